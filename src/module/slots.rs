@@ -6,7 +6,7 @@
 use super::arguments::KEY;
 use super::ffi::{Args, Context, Level};
 use super::{clock, config, process, start};
-use crate::engine::{Came, Millis, QuarantineReason, Question, Refusal};
+use crate::engine::{Came, Instant, Millis, QuarantineReason, Question, Refusal, SlotRuns};
 use crate::wire::slots::{SlotMessage, read_message, read_shares, slot_of};
 
 /// How often slots are looked at, besides when a client asks for a lock in a new one.
@@ -58,10 +58,7 @@ pub(super) fn tick(context: &mut Context<'_>) {
         return;
     }
     look(context);
-    for slot in process::with(server, |process| process.node.unsettled_slots()) {
-        // A refusal is for requests for a lock there, and each of them gets its own.
-        let _ = come(context, slot);
-    }
+    come_to_all(context);
     ask_others(context);
     let told = process::with(server, |process| process.node.tell(now, config::max_ttl()));
     if let Some(told) = told {
@@ -72,28 +69,38 @@ pub(super) fn tick(context: &mut Context<'_>) {
 /// Takes a message of another master.
 pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
     let server = context.in_server();
+    let decides =
+        process::with(server, |process| process.node.has_begun()) && context.flags().is_master();
     match read_message(message) {
         Some(SlotMessage::Report(told)) => {
             process::with(server, |process| process.node.hear(sender, told, clock::now()));
         }
-        Some(SlotMessage::Answer { at, answer }) => process::with(server, |process| {
-            process.node.answered(sender, at, &answer, clock::now());
-        }),
-        Some(SlotMessage::Question { at, slots }) => {
-            let is_ready = process::with(server, |process| process.node.has_begun())
-                && context.flags().is_master();
-            if is_ready {
-                look(context);
-                let now = (clock::now(), config::max_ttl());
-                let answer =
-                    process::with(server, |process| process.node.asked(sender, &slots, now));
-                if let Some(answer) = answer {
-                    let answer = SlotMessage::Answer { at, answer };
-                    context.tell_cluster(Some(sender), &answer.to_string());
-                }
-            }
+        Some(SlotMessage::Answer { at, answer }) if decides => {
+            look(context);
+            process::with(server, |process| {
+                process.node.answered(sender, at, &answer, clock::now());
+            });
+            come_to_all(context);
         }
-        None => {}
+        Some(SlotMessage::Question { at, slots }) if decides => {
+            look(context);
+            answer(context, (sender, at), &slots);
+        }
+        Some(SlotMessage::Answer { .. } | SlotMessage::Question { .. }) | None => {}
+    }
+}
+
+fn answer(context: &mut Context<'_>, (sender, at): (&[u8], Instant), slots: &SlotRuns) {
+    let server = context.in_server();
+    let mut left = process::with(server, |process| process.node.not_own(slots));
+    left.retain(|slot| context.has_keys_in(*slot));
+    let now = (clock::now(), config::max_ttl());
+    let answers = process::with(server, |process| {
+        process.node.asked(sender, slots, now, |slot| left.contains(&slot))
+    });
+    for answer in answers {
+        let answer = SlotMessage::Answer { at, answer };
+        context.tell_cluster(Some(sender), &answer.to_string());
     }
 }
 
@@ -119,6 +126,14 @@ pub(super) fn look(context: &mut Context<'_>) {
     let shares = read_shares(&text);
     let now = clock::now();
     process::with(server, |process| process.node.see(&shares, now));
+}
+
+/// Handles all slots in which the node does not decide yet.
+fn come_to_all(context: &mut Context<'_>) {
+    for slot in process::with(context.in_server(), |process| process.node.unsettled_slots()) {
+        // A refusal is for requests for a lock there, and each of them gets its own.
+        let _ = come(context, slot);
+    }
 }
 
 /// Handles a slot that has come to this node.

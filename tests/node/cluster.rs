@@ -249,32 +249,128 @@ fn comes_back(is_soon: bool) {
     assert!(granted_at.elapsed() > std::time::Duration::from_secs(8));
 }
 
-/// Regression: the node knew nothing of the fences that the other had issued.
+/// Two masters between which a slot is on its way.
+struct OnItsWay {
+    pair: Pair,
+    slot: String,
+}
+
+impl OnItsWay {
+    fn start(pair: Pair, key: &str) -> OnItsWay {
+        let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
+        let (from_id, to_id) = (ask(from, "CLUSTER MYID"), ask(to, "CLUSTER MYID"));
+        let slot = ask(from, &format!("CLUSTER KEYSLOT {key}"));
+        assert_eq!(ask(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}")), "OK");
+        assert_eq!(ask(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}")), "OK");
+        OnItsWay { pair, slot }
+    }
+
+    /// The answer of the node to which the slot goes.
+    fn ask_target(&self, line: &str) -> String {
+        let to = &mut self.pair.to.connect();
+        wait_for("the node has asked", || {
+            assert_eq!(ask(to, "ASKING"), "OK");
+            Some(ask(to, line)).filter(|text| !is_asking(text))
+        })
+    }
+
+    fn call_off(&self) {
+        for conn in [&mut self.pair.from.connect(), &mut self.pair.to.connect()] {
+            assert_eq!(ask(conn, &format!("CLUSTER SETSLOT {} STABLE", self.slot)), "OK");
+        }
+    }
+}
+
+/// Regressions: the node knew nothing of the fences that the other had issued; nor of those of
+/// locks that stayed there.
 #[test]
 fn after_a_move_that_is_called_off_fences_rise() {
+    for is_deleted in [true, false] {
+        let pair = Pair::start();
+        let from = &mut pair.from.connect();
+        let before = fence(from, "LOCK.ACQUIRE res A 60000");
+        ask_all(from, &[("LOCK.RELEASE res A", "1"), ("DEL res", "1")]);
+        let moving = OnItsWay::start(pair, "res");
+        assert!(ask(from, "LOCK.ACQUIRE res B 60000").starts_with("ASK "));
+        let granted: u64 = moving.ask_target("LOCK.ACQUIRE res B 1000").parse().expect("a fence");
+        assert!(granted > before);
+        let (granted_at, raised) = (std::time::Instant::now(), granted + 100_000_000);
+        assert_eq!(moving.ask_target(&format!("LOCK.FENCE res B {raised}")), raised.to_string());
+        moving.ask_target("LOCK.RELEASE res B");
+        if is_deleted {
+            moving.ask_target("DEL res");
+        }
+        // Else the node would wait for the lease, and go on above the time.
+        wait_until("the lease would be over", || granted_at.elapsed().as_millis() > 1_020);
+        moving.call_off();
+        assert!(fence(from, "LOCK.ACQUIRE res C 60000") > raised);
+    }
+}
+
+/// Regression: a wait in one slot came along with every slot that left the node.
+#[test]
+fn who_gets_a_slot_does_not_wait_for_another_slot() {
+    let short = || builder().module_arg("max-ttl", 20_000).start();
+    let moving = OnItsWay::start(Pair::of(short(), short()), "res");
+    assert!(moving.ask_target("LOCK.ACQUIRE res A 20000").parse::<u64>().is_ok());
+    moving.call_off();
+    let OnItsWay { pair, .. } = moving;
+    let from = &mut pair.from.connect();
+    let text = ask_when_heard(from, "LOCK.ACQUIRE res B 100");
+    assert!(is_quarantine(&text), "{text}");
+    let before = ask(from, "LOCK.ACQUIRE free A 10000");
+    hand_over(&pair.from, &pair.to, "free");
+    let to = &mut pair.to.connect();
+    assert_eq!(ask_when_heard(to, "LOCK.EXTEND free A 10000"), "1", "{before}");
+    assert_eq!(ask(to, "LOCK.RELEASE free A"), "1");
+    assert!(ask(to, "LOCK.ACQUIRE free B 100").parse::<u64>().is_ok());
+}
+
+/// Regression: fences fell, and the lock was granted while it was held.
+#[test]
+fn locks_that_stay_where_their_slot_was_are_waited_for() {
     let pair = Pair::start();
     let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
-    let (from_id, to_id) = (ask(from, "CLUSTER MYID"), ask(to, "CLUSTER MYID"));
     let slot = ask(from, "CLUSTER KEYSLOT res");
-    let before = fence(from, "LOCK.ACQUIRE res A 60000");
-    ask_all(from, &[("LOCK.RELEASE res A", "1"), ("DEL res", "1")]);
-    assert_eq!(ask(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}")), "OK");
-    assert_eq!(ask(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}")), "OK");
-    assert!(ask(from, "LOCK.ACQUIRE res B 60000").starts_with("ASK "));
-    let granted = wait_for("the other node grants", || {
-        assert_eq!(ask(to, "ASKING"), "OK");
-        ask(to, "LOCK.ACQUIRE res B 3000").parse::<u64>().ok()
-    });
-    assert!(granted > before);
-    let raised = granted + 100_000_000;
-    for line in [&format!("LOCK.FENCE res B {raised}"), "LOCK.RELEASE res B", "DEL res"] {
-        assert_eq!(ask(to, "ASKING"), "OK");
-        ask(to, line);
-    }
+    let held = fence(from, "LOCK.ACQUIRE res A 3000");
+    let granted_at = std::time::Instant::now();
     for conn in [&mut *from, to] {
-        assert_eq!(ask(conn, &format!("CLUSTER SETSLOT {slot} STABLE")), "OK");
+        assert_eq!(ask(conn, &format!("CLUSTER DELSLOTS {slot}")), "OK");
     }
-    assert!(fence(from, "LOCK.ACQUIRE res C 60000") > raised);
+    let to = &mut pair.to.connect();
+    assert_eq!(ask(to, &format!("CLUSTER ADDSLOTS {slot}")), "OK");
+    pair.wait_until_ok();
+    let text = ask_when_heard(to, "LOCK.ACQUIRE res B 100");
+    assert!(is_quarantine(&text), "{text}");
+    assert_eq!(ask(from, &format!("CLUSTER COUNTKEYSINSLOT {slot}")), "1");
+    assert!(fence(to, "LOCK.ACQUIRE res B 100") > held);
+    assert!(granted_at.elapsed() > std::time::Duration::from_secs(3));
+}
+
+/// Regression: it decided about an older copy of a lock that had moved.
+#[test]
+fn a_node_that_crashes_while_a_slot_leaves_asks_before_it_decides_there() {
+    let short = || builder().module_arg("max-ttl", 3_000).start();
+    let pair = Pair::of(short(), short());
+    let from = &mut pair.from.connect();
+    fence(from, "LOCK.ACQUIRE res A 3000");
+    ask_all(from, &[("LOCK.RELEASE res A", "1"), ("SAVE", "OK")]);
+    let mut moving = OnItsWay::start(pair, "res");
+    let port = moving.pair.to.port().to_string();
+    assert_eq!(ask_args(from, &["MIGRATE", "127.0.0.1", &port, "res", "0", "10000"]), "OK");
+    let granted: u64 = moving.ask_target("LOCK.ACQUIRE res B 3000").parse().expect("a fence");
+    let raised = granted + 100_000_000;
+    moving.ask_target(&format!("LOCK.FENCE res B {raised}"));
+    moving.pair.from.kill();
+    moving.pair.from.start_again();
+    moving.pair.wait_until_ok();
+    let from = &mut moving.pair.from.connect();
+    assert_eq!(ask(from, "EXISTS res"), "1", "its data are older");
+    let text = wait_for("its quarantine is over", || {
+        let text = ask(from, "LOCK.ACQUIRE res C 100");
+        Some(text).filter(|text| !text.starts_with("QUARANTINE ") && !is_asking(text))
+    });
+    assert!(text.parse::<u64>().is_ok_and(|fence| fence > raised), "{text} after {raised}");
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod readers;
 mod recovery;
 mod requests;
 mod serving;
+mod slot_move;
 mod slot_set;
 mod slots;
 mod start;

@@ -30,7 +30,15 @@ impl SlotSet {
 
     /// The slots that the other set lacks.
     pub(super) fn without(&self, other: &SlotSet) -> Vec<u16> {
-        (0..SLOTS).filter(|&slot| self.has(slot) && !other.has(slot)).collect()
+        let mut slots = Vec::new();
+        for (index, (word, other)) in (0..SLOTS).step_by(64).zip(self.0.iter().zip(&*other.0)) {
+            let mut left = word & !other;
+            while left != 0 {
+                slots.push(index + left.trailing_zeros() as u16);
+                left &= left - 1;
+            }
+        }
+        slots
     }
 
     /// Keeps only the slots that the other set has too.

@@ -13,21 +13,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::authority::with_drift;
 use super::recovery::jump;
+use super::slot_move::{Coming, Move, MoveStage};
 use super::slot_set::{SlotSet, all, runs};
-use super::{BEAT, Caution, Change, FENCE_BLOCK, Node, SUPPORT, Stop};
+use super::{BEAT, Caution, Change, Node, SUPPORT, Stop};
 use crate::engine::{Clocks, Fence, Instant, Millis};
 
 /// How many slots there are.
 pub const SLOTS: u16 = 16_384;
-/// How long a master's report can be relied on, and for how long an answer is waited for.
-const FRESH: Millis = Millis::new(5 * BEAT.get());
-/// How long after a question it is asked again.
-const ASK_EVERY: Millis = Millis::new(100);
-/// How often it is asked at least before the other master is given up: a node that hangs itself
-/// does not read the answer.
-const ASKS_MIN: u8 = 20;
 
 /// Slots, as the first and last of each range.
 pub type SlotRuns = Vec<(u16, u16)>;
@@ -64,8 +57,8 @@ pub struct SlotAnswer {
     pub footing: Footing,
     /// For how long the sender has known its slots, since its start or promotion.
     pub up: Millis,
-    /// For how long leases may stand that the sender granted in slots whose move to it was called
-    /// off, and that it may still have.
+    /// For how long leases may stand that the sender granted in these slots, and that have not
+    /// moved with them.
     pub held: Millis,
     /// Those of the slots that are on their way to who asks, or are its own.
     pub slots: SlotRuns,
@@ -78,19 +71,6 @@ pub struct Question {
     pub master: Vec<u8>,
     /// The slots.
     pub slots: SlotRuns,
-}
-
-/// What a node must do before it decides in a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Coming {
-    /// Ask the other master.
-    Asks,
-    /// Raise its floor to this one.
-    Knows(Fence),
-    /// Wait up to this instant.
-    Waits(Instant),
-    /// Raise its floor to the time.
-    HasWaited,
 }
 
 /// The outcome for a slot that has come.
@@ -112,60 +92,6 @@ struct OtherMaster {
     told: Option<(Instant, Footing)>,
 }
 
-/// How far a move of a slot has come, as seen from this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MoveStage {
-    /// It is on its way here: the other master sends clients here for locks that it has not.
-    Comes,
-    /// It is this node's.
-    Came,
-    /// It is on its way to the other master, which decides about locks that this node has not.
-    Leaves,
-}
-
-/// A slot that moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Move {
-    stage: MoveStage,
-    /// The other master; `None` if no other has had it, as far as this node knows.
-    other: Option<usize>,
-    /// When the node first saw it at this stage.
-    since: Instant,
-    /// When the other master was last asked, and how often.
-    asked_at: Option<Instant>,
-    asks: u8,
-    /// The other master has answered a question from this stage, in time.
-    is_answered: bool,
-    /// Leases may stand at the other master up to this instant, although the slot is not there.
-    held_until: Option<Instant>,
-    /// The node waits up to this instant.
-    until: Option<Instant>,
-}
-
-impl Move {
-    const fn new(stage: MoveStage, other: Option<usize>, since: Instant) -> Move {
-        let (asked_at, held_until, until) = (None, None, None);
-        Move { stage, other, since, asked_at, asks: 0, is_answered: false, held_until, until }
-    }
-
-    /// Whether an answer still counts. Once a master that has come by a slot has waited for it in
-    /// vain, the other may have been dead when the slot was taken from it: what it reports when it
-    /// is back is not about leases that it granted there before.
-    fn is_open(&self, now: Instant) -> bool {
-        match self.stage {
-            MoveStage::Comes => true,
-            MoveStage::Came => now <= self.since.after(FRESH) || self.asks < ASKS_MIN,
-            MoveStage::Leaves => false,
-        }
-    }
-
-    /// Whether the other master, which has been up for so long, may speak for itself. One that has
-    /// started since the slot came does not know whether it had handed it over.
-    fn may_answer(&self, up: Millis, now: Instant) -> bool {
-        self.stage == MoveStage::Comes || with_drift(self.since.until(now)) <= up
-    }
-}
-
 /// The slots of one master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slots {
@@ -178,8 +104,12 @@ pub struct Slots {
     settled: SlotSet,
     /// Those that are on their way, and its own in which it does not decide yet.
     moves: BTreeMap<u16, Move>,
-    /// Those that were on their way here, and do not come.
-    called_off: BTreeSet<u16>,
+    /// Those in which this node may have locks that do not move with them, and the master that must
+    /// know: they were on their way from it, and did not come; or they were on their way to it when
+    /// this node started.
+    left: BTreeMap<u16, usize>,
+    /// Those that another master has, to which they went from this node, which decided there.
+    given: SlotSet,
     /// When the node first looked.
     looked_at: Option<Instant>,
     /// Its last report to the others, and when it was sent.
@@ -194,7 +124,8 @@ impl Default for Slots {
             own: SlotSet::new(),
             settled: SlotSet::new(),
             moves: BTreeMap::new(),
-            called_off: BTreeSet::new(),
+            left: BTreeMap::new(),
+            given: SlotSet::new(),
             looked_at: None,
             told: None,
         }
@@ -203,32 +134,56 @@ impl Default for Slots {
 
 impl Slots {
     /// Notes which master has which slots. Slots that the node has at its first look need nothing
-    /// more: it had them when it stopped, or waits because it was promoted.
+    /// more: it had them when it stopped, or waits because it was promoted. Those that are on their
+    /// way to another master do: see [`Slots::see_leaving`].
     fn see(&mut self, shares: &Shares, now: Instant) {
         let mut own = SlotSet::new();
         all(&shares.own).for_each(|slot| own.insert(slot));
+        self.see_lost(&own);
         for (name, ranges) in &shares.others {
             let place = u16::try_from(self.place_of(name) + 1).unwrap_or(u16::MAX);
-            all(ranges).for_each(|slot| self.former[usize::from(slot % SLOTS)] = place);
+            for slot in all(ranges).map(|slot| slot % SLOTS) {
+                let former = std::mem::replace(&mut self.former[usize::from(slot)], place);
+                if former != 0 && former != place {
+                    self.given.remove(slot);
+                    self.left.remove(&slot);
+                    if let Some(seen) = self.moves.get_mut(&slot) {
+                        seen.taken_by = Some(usize::from(place) - 1);
+                    }
+                }
+            }
         }
         if self.looked_at.is_some() {
             self.settled.keep(&own);
         } else {
-            (self.settled, self.looked_at) = (own.clone(), Some(now));
+            self.settled = own.clone();
         }
         self.own = own;
         self.see_coming(shares, now);
         self.see_leaving(shares, now);
+        self.looked_at.get_or_insert(now);
+    }
+
+    /// Slots that the node has lost. It can speak for those in which it decided.
+    fn see_lost(&mut self, own: &SlotSet) {
+        for slot in self.own.without(own) {
+            let seen = self.moves.get(&slot).map(|seen| seen.stage);
+            self.former[usize::from(slot)] = 0;
+            if seen == Some(MoveStage::Came) {
+                self.given.remove(slot);
+            } else {
+                self.given.insert(slot);
+            }
+        }
     }
 
     fn see_coming(&mut self, shares: &Shares, now: Instant) {
         let importing = self.places_of(&shares.importing);
-        let (own, called_off) = (&self.own, &mut self.called_off);
-        called_off.retain(|slot| !own.has(*slot));
+        let own = &self.own;
         self.moves.retain(|slot, seen| {
             let stays = own.has(*slot) || importing.contains_key(slot);
-            if !stays && seen.stage == MoveStage::Comes {
-                called_off.insert(*slot);
+            if let (false, MoveStage::Comes, Some(source)) = (stays, seen.stage, seen.other) {
+                self.left.insert(*slot, source);
             }
             stays
         });
@@ -243,13 +198,14 @@ impl Slots {
             let former = usize::from(self.former[usize::from(slot)]).checked_sub(1);
             let seen = self.moves.entry(slot).or_insert(Move::new(MoveStage::Came, former, now));
             if seen.stage == MoveStage::Comes {
-                *seen = Move::new(MoveStage::Came, seen.other, now);
+                *seen = Move::new(MoveStage::Came, seen.taken_by.or(seen.other), now);
             }
         }
     }
 
     /// While a slot leaves, the other master decides too. So if it stays after all, it has come
-    /// from that master.
+    /// from that master. The same if this node has started meanwhile: of the locks that have moved,
+    /// it may have older copies, or none.
     fn see_leaving(&mut self, shares: &Shares, now: Instant) {
         let migrating = self.places_of(&shares.migrating);
         for (slot, seen) in &mut self.moves {
@@ -257,10 +213,16 @@ impl Slots {
                 *seen = Move::new(MoveStage::Came, seen.other, now);
             }
         }
+        self.left.retain(|slot, _| !self.own.has(*slot) || migrating.contains_key(slot));
         for (slot, target) in migrating {
             if self.settled.has(slot) {
+                let mut stage = MoveStage::Leaves;
+                if self.looked_at.is_none() {
+                    stage = MoveStage::Came;
+                    self.left.insert(slot, target);
+                }
                 self.settled.remove(slot);
-                self.moves.insert(slot, Move::new(MoveStage::Leaves, Some(target), now));
+                self.moves.insert(slot, Move::new(stage, Some(target), now));
             }
         }
     }
@@ -271,45 +233,48 @@ impl Slots {
         self.others[place].told = Some((now, footing));
     }
 
-    /// Takes a master's question, just after a look. Returns the slots that it may rely on: those
-    /// that are on their way to it, or its own; and whether this node may have granted locks there
-    /// that have not moved.
-    fn asked(&mut self, name: &[u8], slots: &SlotRuns, now: Instant) -> (SlotRuns, bool) {
+    /// Takes a master's question, just after a look. Returns the slots that this node can speak
+    /// for: they are on their way to that master, or are its own, and this node had them last.
+    /// First those that have moved with all their locks, then those in which this node may have
+    /// locks left.
+    fn asked(
+        &mut self,
+        name: &[u8],
+        slots: &SlotRuns,
+        now: Instant,
+        mut has_locks: impl FnMut(u16) -> bool,
+    ) -> [SlotRuns; 2] {
         let place = self.place_of(name);
-        let (mut known, mut may_hold) = (BTreeSet::new(), false);
+        let mut known = [BTreeSet::new(), BTreeSet::new()];
         for slot in all(slots).map(|slot| slot % SLOTS) {
             let is_theirs = usize::from(self.former[usize::from(slot)]) == place + 1;
-            may_hold |= self.called_off.contains(&slot);
+            let is_left = self.left.get(&slot) == Some(&place);
             let seen = self.moves.get_mut(&slot).filter(|seen| seen.other == Some(place));
-            let is_known = match seen.map(|seen| (seen.stage, seen)) {
+            match seen.map(|seen| (seen.stage, seen)) {
                 Some((MoveStage::Comes, seen)) => {
                     // The master asks for itself: it decides again, or is about to.
-                    *seen = Move::new(MoveStage::Comes, seen.other, now);
-                    may_hold = true;
-                    true
+                    seen.begin_again(now);
+                    known[1].insert(slot);
                 }
-                Some((MoveStage::Leaves, _)) => true,
-                Some((MoveStage::Came, _)) | None => !self.own.has(slot) && is_theirs,
-            };
-            if is_known {
-                known.insert(slot);
+                Some((MoveStage::Leaves, _)) => drop(known[usize::from(is_left)].insert(slot)),
+                Some((MoveStage::Came, _)) | None => {
+                    let is_known = is_left || self.given.has(slot);
+                    if is_known && is_theirs && !self.own.has(slot) {
+                        known[usize::from(is_left || has_locks(slot))].insert(slot);
+                    }
+                }
             }
         }
-        (runs(known), may_hold)
+        known.map(runs)
     }
 
     /// Takes a master's answer to a question from `at`.
     fn answered(&mut self, name: &[u8], at: Instant, answer: &SlotAnswer, now: Instant) {
         let place = self.place_of(name);
         for slot in all(&answer.slots) {
-            if let Some(seen) = self.moves.get_mut(&slot) {
-                let is_ours = seen.other == Some(place) && at >= seen.since;
-                let counts = seen.is_open(now) && seen.may_answer(answer.up, now);
-                if is_ours && counts && !seen.is_answered {
-                    seen.is_answered = true;
-                    let is_held = !answer.held.is_zero();
-                    seen.held_until = is_held.then(|| now.after(with_drift(answer.held)));
-                }
+            let seen = self.moves.get_mut(&slot).filter(|seen| seen.other == Some(place));
+            if let Some(seen) = seen {
+                seen.answered(at, answer, now);
             }
         }
     }
@@ -318,13 +283,9 @@ impl Slots {
     fn questions(&mut self, now: Instant) -> Vec<Question> {
         let mut asked: BTreeMap<usize, BTreeSet<u16>> = BTreeMap::new();
         for (slot, seen) in &mut self.moves {
-            let is_due = seen.asked_at.is_none_or(|at| at.after(ASK_EVERY) <= now);
             if let Some(other) = seen.other
-                && !seen.is_answered
-                && seen.is_open(now)
-                && is_due
+                && seen.is_to_ask(now)
             {
-                (seen.asked_at, seen.asks) = (Some(now), seen.asks.saturating_add(1));
                 asked.entry(other).or_default().insert(*slot);
             }
         }
@@ -354,39 +315,14 @@ impl Slots {
     /// longest lease that the node knows of.
     fn come(&mut self, slot: u16, now: Instant, longest: Millis) -> Coming {
         let seen = self.moves.get_mut(&slot);
-        let Some((other, seen)) = seen.and_then(|seen| Some((seen.other?, seen))) else {
-            // No other master has had it, as far as this node knows.
-            let told = self.others.iter().filter_map(|other| other.told);
-            return Coming::Knows(told.map(|(_, told)| told.floor).max().unwrap_or_default());
-        };
-        if seen.stage == MoveStage::Leaves {
-            return Coming::Knows(Fence::ZERO);
+        match seen.and_then(|seen| Some((self.others.get(seen.other?)?.told, seen))) {
+            Some((told, seen)) => seen.coming(told, now, longest),
+            None => {
+                // No other master has had it, as far as this node knows.
+                let told = self.others.iter().filter_map(|other| other.told);
+                Coming::Knows(told.map(|(_, told)| told.floor).max().unwrap_or_default())
+            }
         }
-        let told = self.others[other].told;
-        let fresh = told.filter(|(at, _)| now <= at.after(FRESH));
-        // While a slot is on its way, a silent master is asked again.
-        seen.is_answered &= seen.stage == MoveStage::Came || fresh.is_some();
-        if !seen.is_answered && seen.is_open(now) {
-            return Coming::Asks;
-        }
-        let held_until = seen.held_until.filter(|until| now <= *until);
-        let until = match (held_until, fresh.filter(|_| seen.is_answered)) {
-            (Some(until), _) => until,
-            (None, Some((_, told))) if told.left.is_zero() => {
-                // While the slot is on its way, the other master may still forget names.
-                let ahead = if seen.stage == MoveStage::Comes { FENCE_BLOCK } else { 0 };
-                return Coming::Knows(told.floor.saturating_add(ahead));
-            }
-            (None, Some((at, told))) => {
-                seen.until.unwrap_or_default().max(at.after(with_drift(told.left)))
-            }
-            (None, None) => {
-                let longest = told.map_or(longest, |(_, told)| longest.max(told.longest));
-                let whole = with_drift(SUPPORT.saturating_add(longest));
-                seen.until.unwrap_or(seen.since.after(whole))
-            }
-        };
-        if until < now { Coming::HasWaited } else { Coming::Waits(until) }
     }
 
     /// Notes that the node waits in this slot.
@@ -473,20 +409,31 @@ impl Node {
     }
 
     /// Takes another master's question about slots, just after the node has looked at its own.
-    /// Returns the answer, if there is one: see [`Slots::asked`].
+    /// Returns the answers, one or two, if it can speak for any of the slots. `has_locks`: whether
+    /// this node has keys in a slot, of those that are [not its own](Node::not_own).
     pub fn asked(
         &mut self,
         name: &[u8],
         slots: &SlotRuns,
         (now, max_ttl): (Instant, Millis),
-    ) -> Option<SlotAnswer> {
+        has_locks: impl FnMut(u16) -> bool,
+    ) -> Vec<SlotAnswer> {
         let footing = self.footing(now, max_ttl);
-        let own = self.slots.as_mut()?;
-        let up = own.looked_at?.until(now);
-        let (slots, may_hold) = own.asked(name, slots, now);
-        let longest = now.until(self.promises.longest());
-        let held = if may_hold { longest } else { Millis::ZERO };
-        (!slots.is_empty()).then_some(SlotAnswer { footing, up, held, slots })
+        let left_behind = Footing { floor: self.promises.highest(), ..footing };
+        let held = now.until(self.promises.longest());
+        let Some(own) = &mut self.slots else { return Vec::new() };
+        let Some(up) = own.looked_at.map(|at| at.until(now)) else { return Vec::new() };
+        let [moved, left] = own.asked(name, slots, now, has_locks);
+        let moved = SlotAnswer { footing, up, held: Millis::ZERO, slots: moved };
+        let left = SlotAnswer { footing: left_behind, up, held, slots: left };
+        // The last one is also the node's report.
+        [left, moved].into_iter().filter(|answer| !answer.slots.is_empty()).collect()
+    }
+
+    /// Those of these slots that other masters have, or nobody.
+    pub fn not_own(&self, slots: &SlotRuns) -> Vec<u16> {
+        let is_own = |slot: &u16| self.slots.as_ref().is_some_and(|own| own.own.has(*slot));
+        all(slots).map(|slot| slot % SLOTS).filter(|slot| !is_own(slot)).collect()
     }
 
     /// Takes another master's answer to a question from `at`.
@@ -559,9 +506,8 @@ impl Node {
     }
 
     fn footing(&self, now: Instant, max_ttl: Millis) -> Footing {
-        let waited_for = self.promises.waited_for(now);
-        let mut left =
-            waited_for.map_or(Millis::ZERO, |until| now.until(until.after(Millis::new(1))));
+        // Not its waits in single slots: it does not speak for these.
+        let mut left = self.promises.quarantine(now).map_or(Millis::ZERO, |(left, _)| left);
         if self.promises.check_authority(now).is_err() {
             left = left.max(SUPPORT.saturating_add(self.longest(max_ttl, now)));
         }
@@ -578,6 +524,7 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
+    use super::super::authority::with_drift;
     use super::*;
     use crate::engine::{Claim, Lock, Mode, Refusal, Token, UnixTime};
 
@@ -606,6 +553,12 @@ mod tests {
 
     fn leaving(slot: u16, to: &[u8]) -> Shares {
         Shares { migrating: vec![(slot, to.to_vec())], ..shares(&[]) }
+    }
+
+    /// Slot 9 has gone to `bb`.
+    fn given() -> Shares {
+        let others = vec![(b"bb".to_vec(), vec![(9, 19)])];
+        Shares { own: vec![(0, 8)], others, ..Shares::default() }
     }
 
     fn node() -> Node {
@@ -685,8 +638,8 @@ mod tests {
         assert_eq!(node.promises().waited_for(at(2_122)), Some(until));
         let floor = node.promises().floor();
         assert!(floor > Fence::of_time(UnixTime::from_millis(WALL)), "if it starts again");
-        let told = Footing { floor, left: Millis::new(1_123), longest: LONGEST };
-        assert_eq!(node.tell(at(1_000), LONGEST), Some(told), "it reports its own wait");
+        let told = Footing { floor, left: Millis::ZERO, longest: LONGEST };
+        assert_eq!(node.tell(at(1_000), LONGEST), Some(told), "it decides in other slots");
         assert_eq!(come(&mut node, 12, 2_122), Came::Waits(Millis::new(1), None));
         assert_eq!(come(&mut node, 12, 2_123), Came::Decides(true));
         assert!(node.promises().floor() > floor);
@@ -764,8 +717,9 @@ mod tests {
             assert_eq!(come(&mut node, 12, 600), came, "{up}");
         }
         let mut node = node();
-        let answer = node.asked(b"bb", &vec![(12, 12)], (at(700), LONGEST));
-        assert_eq!(answer.map(|answer| answer.up), Some(Millis::new(700)), "since its first look");
+        node.see(&given(), at(600));
+        let answer = node.asked(b"bb", &vec![(9, 9)], (at(700), LONGEST), |_| false);
+        assert_eq!(answer[0].up, Millis::new(700), "since its first look");
     }
 
     #[test]
@@ -786,20 +740,29 @@ mod tests {
     }
 
     #[test]
-    fn a_node_answers_about_slots_that_go_to_who_asks_or_are_not_its_own() {
+    fn a_node_answers_about_slots_that_go_to_who_asks_or_went_there_from_it() {
         let mut node = node();
         let asked = |node: &mut Node, who: &[u8], now| {
-            let answer = node.asked(who, &vec![(3, 4), (12, 12)], (at(now), LONGEST));
-            answer.map(|answer| answer.slots)
+            let slots = vec![(3, 4), (9, 9), (12, 12)];
+            let answers = node.asked(who, &slots, (at(now), LONGEST), |_| false);
+            answers.into_iter().next().map(|answer| answer.slots)
         };
-        assert_eq!(asked(&mut node, b"bb", 100), Some(vec![(12, 12)]));
-        node.see(&leaving(3, b"bb"), at(200));
-        assert_eq!(asked(&mut node, b"bb", 200), Some(vec![(3, 3), (12, 12)]));
-        assert_eq!(asked(&mut node, b"cc", 200), None, "it has none of them");
-        assert_eq!(node.asked(b"cc", &vec![(3, 4)], (at(200), LONGEST)), None);
+        assert_eq!(asked(&mut node, b"bb", 100), None, "it never had them");
+        node.see(&given(), at(200));
+        assert_eq!(asked(&mut node, b"bb", 200), Some(vec![(9, 9)]));
+        node.see(&Shares { migrating: vec![(3, b"bb".to_vec())], ..given() }, at(300));
+        assert_eq!(asked(&mut node, b"bb", 300), Some(vec![(3, 3), (9, 9)]));
+        assert_eq!(asked(&mut node, b"cc", 300), None, "it has none of them");
+        // Another master has had the slot since.
+        let others = vec![(b"cc".to_vec(), vec![(9, 9)])];
+        node.see(&Shares { others, ..given() }, at(400));
+        node.see(&given(), at(500));
+        assert_eq!(asked(&mut node, b"bb", 500), None);
         // It has come, and the node does not know yet whether it may decide there.
-        node.see(&shares(&[12]), at(300));
-        assert_eq!(asked(&mut node, b"bb", 300), None);
+        node.see(&shares(&[]), at(600));
+        assert_eq!(asked(&mut node, b"bb", 600), None);
+        node.see(&given(), at(700));
+        assert_eq!(asked(&mut node, b"bb", 700), None, "it never decided there");
     }
 
     /// Regression: after a move that was called off, leases stayed at the other master.
@@ -815,22 +778,78 @@ mod tests {
             if is_over {
                 other.see(&shares(&[]), at(150));
             }
-            let answer = other.asked(b"bb", &vec![(12, 12)], (at(200), LONGEST));
-            let answer = answer.expect("it is not its own");
-            assert_eq!(answer.held, Millis::new(6_900));
+            let seen = if is_over { given() } else { Shares { own: vec![(0, 8)], ..coming(12) } };
+            other.see(&Shares { others: given().others, ..seen }, at(180));
+            let slots = vec![(9, 9), (12, 12)];
+            let answers = other.asked(b"bb", &slots, (at(200), LONGEST), |_| false);
+            let [left, moved] = &answers[..] else { panic!("two: {answers:?}") };
+            assert_eq!((&moved.slots, moved.held), (&vec![(9, 9)], Millis::ZERO));
+            assert_eq!((&left.slots, left.held), (&vec![(12, 12)], Millis::new(6_900)));
+            assert_eq!(left.footing.floor, lock.counter(), "it may have free locks there");
+            assert!(moved.footing.floor < lock.counter());
             let mut node = node();
             node.see(&leaving(3, b"bb"), at(100));
             node.see(&shares(&[]), at(200));
             assert!(!node.questions(at(200)).is_empty());
             let (up, slots) = (Millis::new(1_000), vec![(3, 3)]);
-            node.answered(b"bb", at(200), &SlotAnswer { up, slots, ..answer }, at(201));
+            node.answered(b"bb", at(200), &SlotAnswer { up, slots, ..left.clone() }, at(201));
             let left = with_drift(Millis::new(6_900)).saturating_add(Millis::new(1));
             assert!(matches!(come(&mut node, 3, 201), Came::Waits(waits, _) if waits == left));
-            tell(&mut node, 5, 0, 300);
+            tell(&mut node, 0, 0, 300);
             assert!(matches!(come(&mut node, 3, 301), Came::Waits(..)), "whatever it reports");
-            tell(&mut node, 5, 0, 7_000);
+            tell(&mut node, 0, 0, 7_000);
             assert!(matches!(come(&mut node, 3, 201 + left.get()), Came::Decides(_)));
+            assert!(node.promises().floor() >= lock.counter());
         }
+    }
+
+    /// Regression: fences fell, and leases were granted again, after `CLUSTER DELSLOTS` everywhere.
+    #[test]
+    fn locks_that_stay_at_a_master_without_the_slot_are_told_of() {
+        let mut other = node();
+        let mut lock = Lock::default();
+        assert!(other.acquire(&mut lock, claim(), b"", at(100)).is_ok());
+        other.see(&Shares { own: vec![(0, 2), (4, 9)], ..shares(&[]) }, at(200));
+        let theirs = Shares { others: vec![(b"bb".to_vec(), vec![(3, 3)])], ..Shares::default() };
+        other.see(&Shares { own: vec![(0, 2), (4, 9)], ..theirs }, at(300));
+        assert_eq!(other.not_own(&vec![(2, 3)]), [3]);
+        for (has_locks, held) in [(false, 0), (true, 6_700)] {
+            let answers = other.asked(b"bb", &vec![(3, 3)], (at(400), LONGEST), |_| has_locks);
+            let held = Millis::new(held);
+            assert_eq!(answers.iter().map(|answer| answer.held).collect::<Vec<_>>(), [held]);
+        }
+    }
+
+    /// Regression: a wait in one slot was passed on with every slot that left the master.
+    #[test]
+    fn a_wait_in_one_slot_is_of_no_concern_to_who_gets_another() {
+        let mut node = node();
+        node.see(&shares(&[12]), at(100));
+        ask(&mut node, (5, 2_000), (100, 100));
+        assert!(matches!(come(&mut node, 12, 200), Came::Waits(..)));
+        node.see(&Shares { migrating: vec![(3, b"cc".to_vec())], ..shares(&[12]) }, at(300));
+        let answers = node.asked(b"cc", &vec![(3, 3)], (at(300), LONGEST), |_| false);
+        assert_eq!(answers[0].footing.left, Millis::ZERO);
+        // It lost the slot in the wait, and cannot speak for it.
+        let theirs = vec![(b"bb".to_vec(), vec![(10, 19)])];
+        node.see(&Shares { others: theirs, ..shares(&[]) }, at(400));
+        assert_eq!(node.asked(b"bb", &vec![(12, 12)], (at(400), LONGEST), |_| false), []);
+    }
+
+    /// Regression: the source of a move that crashed decided about older copies of locks that had
+    /// moved.
+    #[test]
+    fn a_master_that_starts_in_the_middle_of_a_move_asks_the_other() {
+        let mut node = Node::new();
+        node.join_cluster();
+        node.see(&leaving(3, b"bb"), at(100));
+        assert!(node.decides_in(4) && !node.decides_in(3));
+        assert_eq!(come(&mut node, 3, 100), Came::Asks);
+        ask(&mut node, (7_000_000, 0), (100, 101));
+        assert_eq!(come(&mut node, 3, 101), Came::Decides(true));
+        assert!(node.promises().floor() >= fence(7_000_000));
+        node.see(&leaving(3, b"bb"), at(200));
+        assert!(!node.decides_in(3) && node.unsettled_slots().is_empty(), "it leaves");
     }
 
     /// Regression: after a move that was called off, the old master did not know the fences and
@@ -862,11 +881,34 @@ mod tests {
         node.see(&coming(12), at(100));
         ask(&mut node, (5, 0), (100, 101));
         assert_eq!(come(&mut node, 12, 101), Came::Decides(true));
-        let answered = node.asked(b"bb", &vec![(12, 12)], (at(200), LONGEST));
-        assert_eq!(answered.map(|answer| answer.slots), Some(vec![(12, 12)]));
+        let answers = node.asked(b"bb", &vec![(12, 12)], (at(200), LONGEST), |_| false);
+        assert_eq!(answers[0].slots, [(12, 12)]);
         assert_eq!(come(&mut node, 12, 200), Came::Asks);
         node.answered(b"bb", at(199), &answer(5, 0, vec![(12, 12)]), at(201));
         assert_eq!(come(&mut node, 12, 201), Came::Asks, "a late answer");
+    }
+
+    #[test]
+    fn a_slot_that_another_took_while_it_was_on_its_way_is_asked_about_there() {
+        let masters = |theirs, third| {
+            vec![(b"bb".to_vec(), vec![(theirs, 19)]), (b"cc".to_vec(), vec![(third, 12)])]
+        };
+        let asked = |node: &mut Node, now| -> Vec<Vec<u8>> {
+            node.questions(at(now)).into_iter().map(|question| question.master).collect()
+        };
+        for (is_taken, other) in [(true, b"cc"), (false, b"bb")] {
+            let mut node = node();
+            // With slow gossip, this node sees the slot at `cc` although `bb` has it.
+            let others = if is_taken { masters(12, 19) } else { masters(13, 12) };
+            let stale = Shares { others, ..coming(12) };
+            node.see(&stale, at(100));
+            assert_eq!(asked(&mut node, 100), [b"bb"], "it comes from there");
+            if is_taken {
+                node.see(&Shares { others: masters(13, 12), ..coming(12) }, at(110));
+            }
+            node.see(&Shares { others: masters(13, 13), ..shares(&[12]) }, at(200));
+            assert_eq!(asked(&mut node, 200), [other], "taken: {is_taken}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a node of a Cluster sends and learns.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int, c_longlong};
 use std::ptr::null;
 
 use redis_module::raw;
@@ -29,6 +29,27 @@ impl Context<'_> {
             let text = text_of(reply).filter(|_| is_text);
             call!(RedisModule_FreeCallReply(reply));
             text
+        }
+    }
+
+    /// Whether this server has keys in a slot. (`CLUSTER COUNTKEYSINSLOT`.)
+    pub(in crate::module) fn has_keys_in(&mut self, slot: u16) -> bool {
+        let (command, word, format): (&CStr, &CStr, &CStr) =
+            (c"CLUSTER", c"COUNTKEYSINSLOT", c"cl");
+        // SAFETY: the context lasts as long as `self`, and no key is open; `c` takes a terminated
+        // text, and `l` a number. The reply is ours, and read before it is freed. No reply reads as
+        // an error, which is not 0.
+        unsafe {
+            let (command, format) = (command.as_ptr(), format.as_ptr());
+            let slot = c_longlong::from(slot);
+            let raw = self.raw.as_ptr();
+            let reply = call!(RedisModule_Call(raw, command, format, word.as_ptr(), slot));
+            if reply.is_null() {
+                return true;
+            }
+            let count = call!(RedisModule_CallReplyInteger(reply));
+            call!(RedisModule_FreeCallReply(reply));
+            count != 0
         }
     }
 

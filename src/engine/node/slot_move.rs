@@ -1,0 +1,157 @@
+//! One slot that moves between this node and another master: what has been asked, and what follows.
+
+use super::authority::with_drift;
+use super::slots::{Footing, SlotAnswer};
+use super::{BEAT, FENCE_BLOCK, SUPPORT};
+use crate::engine::{Fence, Instant, Millis};
+
+/// How long a master's report can be relied on, and for how long an answer is waited for.
+const FRESH: Millis = Millis::new(5 * BEAT.get());
+/// How long after a question it is asked again.
+const ASK_EVERY: Millis = Millis::new(100);
+/// How often it is asked at least before the other master is given up: a node that hangs itself
+/// does not read the answer.
+const ASKS_MIN: u8 = 20;
+
+/// What a node must do before it decides in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Coming {
+    /// Ask the other master.
+    Asks,
+    /// Raise its floor to this one.
+    Knows(Fence),
+    /// Wait up to this instant.
+    Waits(Instant),
+    /// Raise its floor to the time.
+    HasWaited,
+}
+
+/// How far a move of a slot has come, as seen from this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MoveStage {
+    /// It is on its way here: the other master sends clients here for locks that it has not.
+    Comes,
+    /// It is this node's.
+    Came,
+    /// It is on its way to the other master, which decides about locks that this node has not.
+    Leaves,
+}
+
+/// A slot that moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Move {
+    pub(super) stage: MoveStage,
+    /// The other master; `None` if no other has had it, as far as this node knows.
+    pub(super) other: Option<usize>,
+    /// The master that was seen to get it from another one while it was on its way here.
+    pub(super) taken_by: Option<usize>,
+    /// The other master has answered a question from this stage, in time.
+    pub(super) is_answered: bool,
+    /// The node waits up to this instant.
+    pub(super) until: Option<Instant>,
+    /// When the node first saw it at this stage.
+    since: Instant,
+    /// When the other master was last asked, and how often.
+    asked_at: Option<Instant>,
+    asks: u8,
+    /// The fence of that answer, below which no lock of the slot starts.
+    floor: Fence,
+    /// Leases may stand at the other master up to this instant, although the slot is not there.
+    held_until: Option<Instant>,
+}
+
+impl Move {
+    pub(super) const fn new(stage: MoveStage, other: Option<usize>, since: Instant) -> Move {
+        Move {
+            stage,
+            other,
+            taken_by: None,
+            is_answered: false,
+            until: None,
+            since,
+            asked_at: None,
+            asks: 0,
+            floor: Fence::ZERO,
+            held_until: None,
+        }
+    }
+
+    /// Nothing that was answered so far counts.
+    pub(super) fn begin_again(&mut self, now: Instant) {
+        *self = Move { taken_by: self.taken_by, ..Move::new(self.stage, self.other, now) };
+    }
+
+    /// Whether the other master is to be asked now. If so, it counts as asked.
+    pub(super) fn is_to_ask(&mut self, now: Instant) -> bool {
+        let is_due = self.asked_at.is_none_or(|at| at.after(ASK_EVERY) <= now);
+        let is_to_ask = is_due && !self.is_answered && self.is_open(now);
+        if is_to_ask {
+            (self.asked_at, self.asks) = (Some(now), self.asks.saturating_add(1));
+        }
+        is_to_ask
+    }
+
+    /// Takes the other master's answer to a question from `at`.
+    pub(super) fn answered(&mut self, at: Instant, answer: &SlotAnswer, now: Instant) {
+        let counts = at >= self.since && self.is_open(now) && self.may_answer(answer.up, now);
+        if counts && !self.is_answered {
+            (self.is_answered, self.floor) = (true, answer.footing.floor);
+            let is_held = !answer.held.is_zero();
+            self.held_until = is_held.then(|| now.after(with_drift(answer.held)));
+        }
+    }
+
+    /// Whether an answer still counts. Once a master that has come by a slot has waited for it in
+    /// vain, the other may have been dead when the slot was taken from it: what it reports when it
+    /// is back is not about leases that it granted there before.
+    fn is_open(&self, now: Instant) -> bool {
+        match self.stage {
+            MoveStage::Comes => true,
+            MoveStage::Came => now <= self.since.after(FRESH) || self.asks < ASKS_MIN,
+            MoveStage::Leaves => false,
+        }
+    }
+
+    /// Whether the other master, which has been up for so long, may speak for itself. One that has
+    /// started since the slot came does not know whether it had handed it over.
+    fn may_answer(&self, up: Millis, now: Instant) -> bool {
+        self.stage == MoveStage::Comes || with_drift(self.since.until(now)) <= up
+    }
+
+    /// What must be done before the node decides in the slot. `told`: the other master's last
+    /// report, and when it came. `longest`: the longest lease that the node knows of.
+    pub(super) fn coming(
+        &mut self,
+        told: Option<(Instant, Footing)>,
+        now: Instant,
+        longest: Millis,
+    ) -> Coming {
+        if self.stage == MoveStage::Leaves {
+            return Coming::Knows(Fence::ZERO);
+        }
+        let fresh = told.filter(|(at, _)| now <= at.after(FRESH));
+        // While a slot is on its way, a silent master is asked again.
+        self.is_answered &= self.stage == MoveStage::Came || fresh.is_some();
+        if !self.is_answered && self.is_open(now) {
+            return Coming::Asks;
+        }
+        let held_until = self.held_until.filter(|until| now <= *until);
+        let until = match (held_until, fresh.filter(|_| self.is_answered)) {
+            (Some(until), _) => until,
+            (None, Some((_, told))) if told.left.is_zero() => {
+                // While the slot is on its way, the other master may still forget names.
+                let ahead = if self.stage == MoveStage::Comes { FENCE_BLOCK } else { 0 };
+                return Coming::Knows(told.floor.max(self.floor).saturating_add(ahead));
+            }
+            (None, Some((at, told))) => {
+                self.until.unwrap_or_default().max(at.after(with_drift(told.left)))
+            }
+            (None, None) => {
+                let longest = told.map_or(longest, |(_, told)| longest.max(told.longest));
+                let whole = with_drift(SUPPORT.saturating_add(longest));
+                self.until.unwrap_or(self.since.after(whole))
+            }
+        };
+        if until < now { Coming::HasWaited } else { Coming::Waits(until) }
+    }
+}
