@@ -26,6 +26,7 @@ mod net;
 mod node;
 mod scenes;
 mod shadow;
+mod slots;
 mod stage;
 mod stream;
 #[path = "../proof/system.rs"]
@@ -182,15 +183,20 @@ fn run(setup: Setup) -> Outcome {
 }
 
 fn to_the_end(play: impl Future<Output = Outcome>) -> Outcome {
-    let runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = { runtime }.enable_time().start_paused(true).build().expect("a runtime");
-    runtime.block_on(async { timeout(END, play).await }).unwrap_or_else(|_| Outcome {
+    simulate(play).unwrap_or_else(|| Outcome {
         violations: vec!["somebody hangs".into()],
         reached: Reached::default(),
         trace: 0,
         acquisitions: 0,
         requests: 0,
     })
+}
+
+/// Runs this on simulated time; `None` if it hangs.
+fn simulate<T>(play: impl Future<Output = T>) -> Option<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_time().start_paused(true).build().expect("a runtime");
+    runtime.block_on(async { timeout(END, play).await }).ok()
 }
 
 async fn story(setup: Setup) -> Outcome {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockmod::codec::state::{decode_state, encode_state};
-use lockmod::codec::{decode_lock, encode_lock, hash_lock};
+use lockmod::codec::{LoadedLock, decode_lock, encode_lock, hash_lock};
 use lockmod::engine::{
     Acquired, Availability, Caution, Ceilings, Census, Change, Claim, Clocks, ConnectionId, Direct,
     Effect, Extended, Fence, Fencing, Found, Gate, Grantee, Instant, Inventory, Lease, Line,
@@ -347,12 +347,36 @@ impl Node {
             self.change_state(change).ok()?;
         }
         self.write_state().ok()?;
+        self.keep_restored(name, loaded).ok()?;
+        Some(tokens)
+    }
+
+    fn keep_restored(&mut self, name: &[u8], loaded: LoadedLock) -> Result<(), Refusal> {
         self.engine.loaded(&loaded.lock, loaded.floor);
-        self.write_ahead().ok()?;
+        self.write_ahead()?;
         self.locks.insert(name.to_vec(), loaded.lock);
         self.state(name, &Lock::default());
         self.restored += 1;
-        Some(tokens)
+        Ok(())
+    }
+
+    /// The `RESTORE` of a key that comes with its slot. Returns whether it was accepted.
+    pub(crate) fn receive_key(&mut self, name: &[u8], bytes: &[u8], replaces: bool) -> bool {
+        if self.locks.contains_key(name) {
+            if !replaces {
+                return false;
+            }
+            self.delete(name);
+        }
+        let loaded = decode_lock(bytes, self.dated(), self.boot).expect("a node wrote it");
+        let now = self.now();
+        if loaded.lock.is_held(now)
+            && let Some(change) = self.engine.names_changed(now)
+            && self.change_state(change).is_err()
+        {
+            return false;
+        }
+        self.keep_restored(name, loaded).is_ok()
     }
 
     /// Persists the ceilings that newly arrived locks need.
@@ -657,7 +681,7 @@ impl Node {
     }
 
     /// Asks the engine until nothing more must be written to the disk first.
-    fn decide<T>(
+    pub(crate) fn decide<T>(
         &mut self,
         name: &[u8],
         mut decision: impl FnMut(&mut Engine, &mut Lock, Instant) -> Result<T, Stop>,
