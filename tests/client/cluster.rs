@@ -163,25 +163,22 @@ async fn nothing_is_lost_or_left_behind_while_slots_move_to_and_fro() {
             })
         })
         .collect();
-    let moving = Arc::clone(&cluster);
-    let moved = tokio::task::spawn_blocking(move || {
-        let start = Instant::now();
-        let mut count = 0;
-        while start.elapsed() < Duration::from_secs(5) {
-            moving.move_slot("res", (moving.owner("res") + 1) % 3);
-            count += 1;
-        }
-        count
-    });
-    let count = moved.await.unwrap();
+    let another = locker(&cluster);
+    for _ in 0..100 {
+        let moving = Arc::clone(&cluster);
+        let moved = move || moving.move_slot("res", 1 - moving.owner("res"));
+        tokio::task::spawn_blocking(moved).await.unwrap();
+        // A slot that moves on before its new master has decided in it would bring a wait. It has
+        // if it grants a lock that nobody had.
+        let guard = another.acquire("{res}").wait(PATIENCE).await.unwrap();
+        guard.release().await.unwrap();
+    }
     let before = turns.load(Ordering::SeqCst);
     until("it goes on", || turns.load(Ordering::SeqCst) > before + 10).await;
     is_over.store(true, Ordering::SeqCst);
     for worker in workers {
         worker.await.unwrap();
     }
-    println!("{count} moves, {} turns", turns.load(Ordering::SeqCst));
-    assert!(count > 5 && before > 20, "{count} moves, {before} turns");
     until("nothing is left", || all_leases(&cluster, "res") == 0).await;
 }
 
