@@ -410,7 +410,11 @@ impl Cluster {
         match mail {
             Mail::Text(text) => self.hear(from, to, text.as_bytes()),
             Mail::Announced(said) => {
-                self.masters[to].heard_at = Some(Instant::now());
+                let (now, master) = (Instant::now(), &mut self.masters[to]);
+                if master.heard_at.replace(now).is_none() {
+                    // Time enough to hear which slots it has lost.
+                    master.serves_from = master.serves_from.max(now + REJOINING);
+                }
                 if said.owner == from {
                     self.masters[to].claimed[from] = said.slots.iter().copied().collect();
                     self.correct(to, &said);
@@ -917,10 +921,15 @@ impl Cluster {
                     (one.to, one.run) = (from, self.masters[from].node.run);
                     return None;
                 }
-                if master.owners[&slot] == NOBODY {
+                let owner = master.owners[&slot];
+                if owner == NOBODY {
                     master.owners.insert(slot, to);
                     self.announce(to);
                     self.counts.given_up += 1;
+                } else if self.masters[owner].owners[&slot] == NOBODY {
+                    // It was told late, and would refuse: `DELSLOTS` once more.
+                    self.masters[to].owners.insert(slot, NOBODY);
+                    return None;
                 }
                 Step::Done
             }
@@ -1013,13 +1022,14 @@ impl Cluster {
         self.moves.retain(|one| one.slot != slot);
         self.note(to, &format!("takes slot {slot}, which has no living master"));
         self.assign(slot, to);
-        let epoch = self.epoch;
+        let said = self.masters[to].announcement(to);
         for at in living {
             let master = &mut self.masters[at];
             master.importing.remove(&slot);
             master.owners.insert(slot, to);
-            master.claimed[to].insert(slot);
-            master.epochs[to] = epoch;
+            // Who hears of the epoch hears what is claimed with it.
+            master.claimed[to] = said.slots.iter().copied().collect();
+            master.epochs[to] = said.epoch;
         }
         self.counts.taken_from_the_dead += 1;
     }

@@ -5,7 +5,8 @@ use super::slots::{Footing, SlotAnswer};
 use super::{BEAT, FENCE_BLOCK, SUPPORT};
 use crate::engine::{Fence, Instant, Millis};
 
-/// How long a master's report can be relied on, and for how long an answer is waited for.
+/// How long a master's report can be relied on, how long its answer counts about a slot that is on
+/// its way, and for how long an answer is waited for.
 const FRESH: Millis = Millis::new(5 * BEAT.get());
 /// How long after a question it is asked again.
 const ASK_EVERY: Millis = Millis::new(100);
@@ -45,8 +46,9 @@ pub(super) struct Move {
     pub(super) other: Option<usize>,
     /// The master that was seen to get it from another one while it was on its way here.
     pub(super) taken_by: Option<usize>,
-    /// The other master has answered a question from this stage, in time.
-    pub(super) is_answered: bool,
+    /// When the last question was asked that the other master has answered, of those from this
+    /// stage. An answer that came in time stands once the slot is here.
+    answered: Option<Instant>,
     /// The node waits up to this instant.
     pub(super) until: Option<Instant>,
     /// When the node first saw it at this stage.
@@ -66,7 +68,7 @@ impl Move {
             stage,
             other,
             taken_by: None,
-            is_answered: false,
+            answered: None,
             until: None,
             since,
             asked_at: None,
@@ -83,8 +85,13 @@ impl Move {
 
     /// Whether the other master is to be asked now. If so, it counts as asked.
     pub(super) fn is_to_ask(&mut self, now: Instant) -> bool {
-        let is_due = self.asked_at.is_none_or(|at| at.after(ASK_EVERY) <= now);
-        let is_to_ask = is_due && !self.is_answered && self.is_open(now);
+        let pause = match (self.is_answered(now), self.stage) {
+            (false, _) => ASK_EVERY,
+            (true, MoveStage::Comes) => BEAT,
+            (true, MoveStage::Came | MoveStage::Leaves) => return false,
+        };
+        let is_due = self.asked_at.is_none_or(|at| at.after(pause) <= now);
+        let is_to_ask = is_due && self.is_open(now);
         if is_to_ask {
             (self.asked_at, self.asks) = (Some(now), self.asks.saturating_add(1));
         }
@@ -94,11 +101,23 @@ impl Move {
     /// Takes the other master's answer to a question from `at`.
     pub(super) fn answered(&mut self, at: Instant, answer: &SlotAnswer, now: Instant) {
         let counts = at >= self.since && self.is_open(now) && self.may_answer(answer.up, now);
-        if counts && !self.is_answered {
-            (self.is_answered, self.floor) = (true, answer.footing.floor);
+        if !counts || self.answered > Some(at) {
+            return;
+        }
+        if !self.is_answered(now) {
             let is_held = !answer.held.is_zero();
             self.held_until = is_held.then(|| now.after(with_drift(answer.held)));
         }
+        (self.answered, self.floor) = (Some(at), self.floor.max(answer.footing.floor));
+    }
+
+    fn is_answered(&self, now: Instant) -> bool {
+        let counts = |at: Instant| match self.stage {
+            // Its floor may rise.
+            MoveStage::Comes => now <= at.after(FRESH),
+            MoveStage::Came | MoveStage::Leaves => true,
+        };
+        self.answered.is_some_and(counts)
     }
 
     /// Whether an answer still counts. Once a master that has come by a slot has waited for it in
@@ -121,7 +140,7 @@ impl Move {
     /// What must be done before the node decides in the slot. `told`: the other master's last
     /// report, and when it came. `longest`: the longest lease that the node knows of.
     pub(super) fn coming(
-        &mut self,
+        &self,
         told: Option<(Instant, Footing)>,
         now: Instant,
         longest: Millis,
@@ -130,13 +149,12 @@ impl Move {
             return Coming::Knows(Fence::ZERO);
         }
         let fresh = told.filter(|(at, _)| now <= at.after(FRESH));
-        // While a slot is on its way, a silent master is asked again.
-        self.is_answered &= self.stage == MoveStage::Came || fresh.is_some();
-        if !self.is_answered && self.is_open(now) {
+        let is_answered = self.is_answered(now);
+        if !is_answered && self.is_open(now) {
             return Coming::Asks;
         }
         let held_until = self.held_until.filter(|until| now <= *until);
-        let until = match (held_until, fresh.filter(|_| self.is_answered)) {
+        let until = match (held_until, fresh.filter(|_| is_answered)) {
             (Some(until), _) => until,
             (None, Some((_, told))) if told.left.is_zero() => {
                 // While the slot is on its way, the other master may still forget names.

@@ -301,20 +301,16 @@ impl Slots {
         self.settled.has(slot)
     }
 
-    /// The slots in which the node cannot decide yet.
+    /// Its own slots in which the node cannot decide yet.
     fn unsettled(&self) -> Vec<u16> {
-        let is_unsettled = |seen: &Move| match seen.stage {
-            MoveStage::Comes => !seen.is_answered,
-            MoveStage::Came => true,
-            MoveStage::Leaves => false,
-        };
-        self.moves.iter().filter(|(_, seen)| is_unsettled(seen)).map(|(slot, _)| *slot).collect()
+        let came = |seen: &Move| seen.stage == MoveStage::Came;
+        self.moves.iter().filter(|(_, seen)| came(seen)).map(|(slot, _)| *slot).collect()
     }
 
     /// What must be done before the node decides in a slot, just after a look. `longest`: the
     /// longest lease that the node knows of.
-    fn come(&mut self, slot: u16, now: Instant, longest: Millis) -> Coming {
-        let seen = self.moves.get_mut(&slot);
+    fn come(&self, slot: u16, now: Instant, longest: Millis) -> Coming {
+        let seen = self.moves.get(&slot);
         match seen.and_then(|seen| Some((self.others.get(seen.other?)?.told, seen))) {
             Some((told, seen)) => seen.coming(told, now, longest),
             None => {
@@ -454,7 +450,7 @@ impl Node {
         self.slots.as_mut().map(|slots| slots.questions(now)).unwrap_or_default()
     }
 
-    /// The slots in which the node does not decide yet.
+    /// Its own slots in which the node does not decide yet.
     pub fn unsettled_slots(&self) -> Vec<u16> {
         self.slots.as_ref().map(|slots| slots.unsettled()).unwrap_or_default()
     }
@@ -693,15 +689,26 @@ mod tests {
         assert!(!node.decides_in(12), "the other node goes on");
         tell(&mut node, 9_000_000, 0, 150);
         assert_eq!(come(&mut node, 12, 151), Came::Decides(true), "above what it reports");
-        assert_eq!(come(&mut node, 12, 5_151), Came::Asks, "it is silent");
-        node.see(&shares(&[12]), at(5_200));
+        // A node that hangs reads old reports and answers when it goes on.
+        tell(&mut node, 9_000_000, 0, 5_101);
+        assert_eq!(come(&mut node, 12, 5_101), Came::Asks, "a report is not an answer");
+        let late = answer(5, 0, vec![(12, 12)]);
+        node.answered(b"bb", at(101), &late, at(5_102));
+        assert_eq!(come(&mut node, 12, 5_102), Came::Asks, "asked too long ago");
+        ask(&mut node, (5, 0), (5_102, 5_103));
+        assert_eq!(come(&mut node, 12, 5_103), Came::Decides(false));
+        assert!(node.questions(at(6_101)).is_empty(), "for a second");
+        ask(&mut node, (5, 0), (6_102, 6_103));
+        assert_eq!(come(&mut node, 12, 11_102), Came::Decides(false));
+        assert_eq!(come(&mut node, 12, 11_103), Came::Asks, "it is silent");
+        node.see(&shares(&[12]), at(11_200));
         let answer = answer(5, 0, vec![(12, 12)]);
-        node.answered(b"bb", at(5_151), &answer, at(5_200));
-        assert_eq!(come(&mut node, 12, 5_200), Came::Asks, "asked before it came");
-        node.answered(b"cc", at(5_200), &answer, at(5_200));
-        assert_eq!(come(&mut node, 12, 5_200), Came::Asks, "another master");
-        ask(&mut node, (5, 0), (5_200, 5_201));
-        assert_eq!(come(&mut node, 12, 5_201), Came::Decides(false));
+        node.answered(b"bb", at(11_151), &answer, at(11_200));
+        assert_eq!(come(&mut node, 12, 11_200), Came::Asks, "asked before it came");
+        node.answered(b"cc", at(11_200), &answer, at(11_200));
+        assert_eq!(come(&mut node, 12, 11_200), Came::Asks, "another master");
+        ask(&mut node, (5, 0), (11_200, 11_201));
+        assert_eq!(come(&mut node, 12, 11_201), Came::Decides(false));
         assert!(node.decides_in(12));
     }
 
