@@ -16,5 +16,5 @@ mod settings;
 pub use failure::{Failure, Kind, NodeVote};
 pub use holding::Holding;
 pub use port::{Bell, Call, Port};
-pub use process::{block_on, finish};
+pub use process::{block_on, finish, is_ending};
 pub use settings::{Host, NodeState, Request, Settings, Unit};

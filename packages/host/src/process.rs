@@ -228,6 +228,11 @@ where
     }
 }
 
+/// Whether [`finish`] has begun in this process.
+pub fn is_ending() -> bool {
+    existing().is_ok_and(|background| background.ending.is_cancelled())
+}
+
 /// Runs `future` until it is done, or `end` is cancelled. What is done at once is done in any case.
 pub(crate) async fn unless<T>(
     end: &CancellationToken,

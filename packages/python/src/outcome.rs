@@ -1,5 +1,7 @@
 //! The results of calls, and the two ways to wait for them.
 
+use std::thread;
+
 use lockmod_host::{Failure, Holding, NodeState, NodeVote};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -94,12 +96,46 @@ pub(crate) fn run<'py>(
         let call = port.port.start(call).map_err(|failure| error(py, &failure))?;
         return Call(call).into_bound_py_any(py);
     }
-    let check = || Python::attach(|py| py.check_signals().map_err(Stopped::Signal));
-    match py.detach(|| lockmod_host::block_on(call, check)) {
+    match wait(py, call) {
         Ok(Ok(value)) => object(py, value),
         Ok(Err(failure)) | Err(Stopped::Failure(failure)) => Err(error(py, &failure)),
         Err(Stopped::Signal(signal)) => Err(signal),
     }
+}
+
+/// Waits for the call, with the interpreter released.
+///
+/// In a daemon thread it does not return once the program ends, as nothing does in Python that
+/// blocks there: an error would be a traceback at each normal exit. It is known before the wait
+/// whether this is such a thread, because the interpreter may be gone afterwards.
+fn wait(
+    py: Python<'_>,
+    call: impl Future<Output = Outcome> + Send + 'static,
+) -> Result<Outcome, Stopped> {
+    let is_daemon = is_daemon(py);
+    // Signals are for the main thread.
+    let check = || match is_daemon {
+        true => Ok(()),
+        false => Python::attach(|py| py.check_signals().map_err(Stopped::Signal)),
+    };
+    py.detach(|| {
+        let outcome = lockmod_host::block_on(call, check);
+        if is_daemon && lockmod_host::is_ending() {
+            drop(outcome);
+            loop {
+                thread::park();
+            }
+        }
+        outcome
+    })
+}
+
+/// Whether the program ends without waiting for this thread.
+fn is_daemon(py: Python<'_>) -> bool {
+    static ASK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let ask = || ASK.import(py, "lockmod._ending", "is_daemon")?.call0()?.extract();
+    // Nothing can be asked while the interpreter is being torn down.
+    ask().unwrap_or(false)
 }
 
 fn object(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {

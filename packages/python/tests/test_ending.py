@@ -77,25 +77,61 @@ def test_the_package_does_not_import_multiprocessing(nodes: list[str], name: str
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
 
 
-def test_a_thread_that_waits_while_the_program_ends_is_refused(nodes: list[str], name: str) -> None:
-    program = f"""if True:
-        import atexit, threading
-        seen = []
-        atexit.register(lambda: (thread.join({PATIENCE}), print(*seen)))
-        import lockmod
-        locker = lockmod.Locker({nodes!r}, timeout=2)
-        guard = locker.acquire({name!r})
-        def wait():
-            try:
-                locker.acquire({name!r}, wait=60)
-            except lockmod.LockError as error:
-                seen.append(repr(error))
-        thread = threading.Thread(target=wait, daemon=True)
-        thread.start()
-        while any(told.waiters == 0 for told in locker.info({name!r})):
-            pass
-        """
+WAITING = """if True:
+    import atexit, threading
+
+    def at_the_end():
+        # It runs after the locks are released.
+        try:
+            locker.acquire({name!r}, wait=60)
+        except lockmod.LockError as error:
+            print(repr(error), flush=True)
+
+    atexit.register(at_the_end)
+    import lockmod
+    locker = lockmod.Locker({nodes!r}, ttl={ttl}, timeout=2)
+    guard = locker.acquire({name!r})
+    begun = threading.Semaphore(0)
+
+    def work():
+        with locker.lock({name!r} + ":work") as mine:
+            begun.release()
+            while True:
+                mine.check()
+
+    def stand_in_line():
+        begun.release()
+        locker.acquire({name!r}, wait=60)
+
+    def wait():
+        begun.release()
+        guard.lost.wait()
+
+    def end_a_block():
+        with locker.lock({name!r} + ":block") as mine:
+            begun.release()
+            while not mine.lost.is_set():
+                pass
+
+    threads = [work, stand_in_line, wait, end_a_block]
+    for one in threads:
+        threading.Thread(target=one, daemon=True).start()
+    for one in threads:
+        begun.acquire()
+    while any(told.waiters == 0 for told in locker.info({name!r})):
+        pass
+    """
+
+
+def test_a_daemon_thread_says_nothing_when_the_program_ends(
+    locker: lockmod.Locker, nodes: list[str], name: str
+) -> None:
+    """Regression: each that waited printed the traceback of an error."""
+    program = WAITING.format(nodes=nodes, name=name, ttl=TTL)
     ended = subprocess.run(
-        [sys.executable, "-c", program], check=True, timeout=2 * PATIENCE, stdout=subprocess.PIPE
+        [sys.executable, "-c", program], check=True, timeout=2 * PATIENCE, capture_output=True
     )
+    assert ended.stderr == b""
     assert ended.stdout == b"RefusedError('the program ends')\n"
+    for what in ("", ":work", ":block"):
+        assert {told.state for told in locker.info(name + what)} == {"free"}, what

@@ -519,6 +519,69 @@ def test_a_fork_is_noticed(locker: Locker, servers: list[Node], name: str) -> No
     guard.release()
 
 
+FORKED = """if True:
+    import asyncio, os, sys, warnings
+    warnings.simplefilter("ignore")
+    import lockmod, lockmod.compat
+    NODES, NAME = {nodes!r}, {name!r}
+    locker = lockmod.Locker(NODES, ttl=300, timeout=2)
+
+    def blocks():
+        yield locker.lock(NAME)
+        yield locker.acquire(NAME)
+        yield locker.acquire_many([NAME, NAME + ":2"])
+        yield lockmod.compat.Lock(locker, NAME, timeout=300)
+
+    async def async_blocks():
+        yield locker.lock(NAME)
+        yield await locker.aio.acquire(NAME)
+        yield await locker.aio.acquire_many([NAME, NAME + ":2"])
+        yield lockmod.compat.AsyncLock(locker, NAME, timeout=300)
+
+    def fork(error):
+        if os.fork() == 0:
+            if error is not None:
+                raise error
+            return True
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+        return False
+
+    # It ends the child well if `end` is what the block ended with.
+    def check(end, error):
+        is_right = end is error if error is not None else "forked" in str(end)
+        if is_right:
+            os._exit(0)
+        raise AssertionError(error) from end
+
+    async def in_coroutines(error):
+        async for block in async_blocks():
+            is_child = False
+            try:
+                async with block:
+                    is_child = fork(error)
+            except BaseException as end:
+                check(end, error)
+            assert not is_child
+
+    for error in (None, KeyError("k"), SystemExit(0)):
+        for block in blocks():
+            is_child = False
+            try:
+                with block:
+                    is_child = fork(error)
+            except BaseException as end:
+                check(end, error)
+            assert not is_child
+        asyncio.run(in_coroutines(error))
+    """
+
+
+def test_a_block_in_a_forked_child_ends_with_its_own_error(nodes: list[str], name: str) -> None:
+    """Regression: what ended the block was replaced, sys.exit(0) for example."""
+    program = FORKED.format(nodes=nodes, name=name)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=2 * PATIENCE)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_forked_children_have_tokens_of_their_own(locker: Locker, name: str) -> None:
     """Regression: both had the state of the parent's generator, and held the lock together."""

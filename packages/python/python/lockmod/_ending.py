@@ -19,6 +19,13 @@ _LAST = -1_000_000
 _is_registered = False
 
 
+def is_daemon() -> bool:
+    """Whether the program ends without waiting for this thread."""
+    this = threading.current_thread()
+    # A daemon thread that forks is the main thread of the child.
+    return this.daemon and this is not threading.main_thread()
+
+
 def _finish_child(_: object = None) -> None:
     """Runs in a child of multiprocessing, which waits for its threads only after this."""
     if _others():

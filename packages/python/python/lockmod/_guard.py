@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Callable, List
 
-from ._errors import LostError, NoQuorumError, lost
+from ._errors import ForkedError, LostError, NoQuorumError, lost
 from ._options import function, seconds
 from ._port import callbacks, run, watch
 
@@ -193,14 +193,19 @@ class Guard(_Held):
     ) -> None:
         """Releases; raises `LostError` if the lease ended while the block ran.
 
-        A release that too few nodes confirmed raises nothing here.
+        A release that too few nodes confirmed raises nothing here. What the block raised is not
+        replaced.
         """
-        reason = _lost_reason(self)
+        reason = None
         try:
+            reason = _lost_reason(self)
             self._lease.release()
         except NoQuorumError:
             # The work was done in time, and the lease runs out.
             pass
+        except ForkedError:
+            if error is None:
+                raise
         except LostError as late:
             reason = reason or late.reason
         if reason is not None and error is None:
@@ -233,15 +238,23 @@ class AsyncGuard(_Held):
     async def extend(self, ttl: float | None = None) -> None:
         """Extends the lease now; see `Guard.extend`."""
         length = seconds("ttl", ttl)
+        self._refuse_fork()
         await run(lambda port: self._lease.extend(length, port))
 
     async def downgrade(self) -> None:
         """Turns a writer into a reader; see `Guard.downgrade`."""
+        self._refuse_fork()
         await run(self._lease.downgrade)
 
     async def release(self) -> None:
         """Releases the lock; see `Guard.release`. If it is cancelled, it is sent anyway."""
+        self._refuse_fork()
         await run(self._lease.release)
+
+    def _refuse_fork(self) -> None:
+        """Raises `ForkedError` in a forked child, where no event loop runs that could."""
+        if self._lease.is_lost():
+            self._lease.lost(0)
 
     async def __aenter__(self) -> AsyncGuard:
         """Raises `LostError` if the lease has ended, so that no block runs without the lock."""
@@ -257,6 +270,12 @@ class AsyncGuard(_Held):
     ) -> None:
         """Releases; raises `LostError` if the lease ended while the block ran."""
         block, self._block = self._block, None
+        try:
+            self._refuse_fork()
+        except ForkedError:
+            if error is None:
+                raise
+            return
         is_ours = block is not None and await block.end(error)
         reason = _lost_reason(self)
         try:

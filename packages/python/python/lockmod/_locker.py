@@ -380,6 +380,7 @@ class Lock:
         self._locker, self._name, self._options = locker, name, options
         self._entered: _Entered[Guard] = _Entered()
         self._async_entered: _Entered[AsyncGuard] = _Entered()
+        self._forks = _forks
 
     def __enter__(self) -> Guard:
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
@@ -400,6 +401,7 @@ class Lock:
         lease = await run(lambda port: core.acquire(self._name, *self._options, port))
         guard = await AsyncGuard(lease).__aenter__()
         self._async_entered.add(asyncio.current_task(), guard)
+        self._forks = _forks
         return guard
 
     async def __aexit__(
@@ -408,7 +410,11 @@ class Lock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._async_entered.leave(asyncio.current_task()).__aexit__(kind, error, trace)
+        entered = self._async_entered
+        # In a forked child no loop runs, and no task. All guards there are the parent's.
+        is_here = self._forks == _forks
+        guard = entered.leave(asyncio.current_task()) if is_here else entered.first()
+        await guard.__aexit__(kind, error, trace)
 
 
 class _Entered(Generic[_G]):
@@ -448,6 +454,10 @@ class _Entered(Generic[_G]):
             "of them ends here: write `with locker.acquire(...)` instead, whose guard knows. The "
             "lock is released when the others have ended"
         )
+
+    def first(self) -> _G:
+        """The guard of a block that has not ended."""
+        return next(iter(self._guards.values()))[0]
 
     def _pop(self, who: object) -> _G | None:
         guards = self._guards.get(who)

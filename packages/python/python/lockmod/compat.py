@@ -45,8 +45,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError, RedisError, ResponseError
 
 from ._clients import Files, server
-from ._errors import HeldError, LockError as Failure, LostError, NoQuorumError, OptionError
-from ._errors import RefusedError, TooLateError
+from ._errors import ForkedError, HeldError, LockError as Failure, LostError, NoQuorumError
+from ._errors import OptionError, RefusedError, TooLateError
 from ._guard import AsyncGuard, Guard
 from ._locker import Locker, NodeInfo
 from ._options import Name, name_bytes, seconds
@@ -271,11 +271,14 @@ class _Base:
             raise self._failed(error, "the lock's new timeout") from error
 
     @contextmanager
-    def _leaving(self) -> Generator[None, None, None]:
-        """Raises or logs that a lock was lost before its block ended."""
+    def _leaving(self, error: BaseException | None) -> Generator[None, None, None]:
+        """Raises or logs that a lock was lost before its block ended, perhaps with an error."""
         try:
             yield
-        except LockError:
+        except LockError as failure:
+            if error is not None and isinstance(failure.__cause__, ForkedError):
+                # The lock is the parent's, and the child ends by itself.
+                return
             if self.raise_on_release_error:
                 raise
             logger.warning("Lock was unlocked or no longer owned when exiting context manager.")
@@ -367,7 +370,7 @@ class Lock(_Base):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._leaving():
+        with self._leaving(error):
             self.release()
 
     def acquire(
@@ -443,7 +446,7 @@ class AsyncLock(_Base):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._leaving():
+        with self._leaving(error):
             await self.release()
 
     async def acquire(
