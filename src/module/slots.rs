@@ -54,7 +54,13 @@ pub(super) fn tick(context: &mut Context<'_>) {
             && process.node.has_begun()
             && process::is_due(&mut process.slots_seen_at, pause, now)
     });
-    if !is_due || !context.flags().is_master() {
+    if !is_due {
+        return;
+    }
+    if !context.flags().is_master() {
+        if process::with(server, |process| process.node.has_looked()) {
+            look(context);
+        }
         return;
     }
     look(context);
@@ -66,23 +72,25 @@ pub(super) fn tick(context: &mut Context<'_>) {
     }
 }
 
-/// Takes a message of another master.
+/// Takes a message of another master. A server that loses its last slot becomes a replica, and is
+/// asked about that slot afterwards.
 pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
     let server = context.in_server();
-    let decides =
-        process::with(server, |process| process.node.has_begun()) && context.flags().is_master();
+    let is_master = context.flags().is_master();
+    let (has_begun, has_looked) =
+        process::with(server, |process| (process.node.has_begun(), process.node.has_looked()));
     match read_message(message) {
         Some(SlotMessage::Report(told)) => {
             process::with(server, |process| process.node.hear(sender, told, clock::now()));
         }
-        Some(SlotMessage::Answer { at, answer }) if decides => {
+        Some(SlotMessage::Answer { at, answer }) if has_begun && is_master => {
             look(context);
             process::with(server, |process| {
                 process.node.answered(sender, at, &answer, clock::now());
             });
             come_to_all(context);
         }
-        Some(SlotMessage::Question { at, slots }) if decides => {
+        Some(SlotMessage::Question { at, slots }) if has_begun && (is_master || has_looked) => {
             look(context);
             answer(context, (sender, at), &slots);
         }
@@ -93,7 +101,9 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
 fn answer(context: &mut Context<'_>, (sender, at): (&[u8], Instant), slots: &SlotRuns) {
     let server = context.in_server();
     let mut left = process::with(server, |process| process.node.not_own(slots));
-    left.retain(|slot| context.has_keys_in(*slot));
+    // What a replica has in them, it has from its master.
+    let is_master = context.flags().is_master();
+    left.retain(|slot| is_master && context.has_keys_in(*slot));
     let now = (clock::now(), config::max_ttl());
     let answers = process::with(server, |process| {
         process.node.asked(sender, slots, now, |slot| left.contains(&slot))

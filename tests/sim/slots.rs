@@ -813,9 +813,13 @@ impl Cluster {
             self.is_able(other) && master.has_looked && master.owners[&slot] == at
         });
         let is_busy = self.moves.iter().any(|one| one.slot == slot);
-        if !is_agreed || is_busy || !self.masters[at].node.engine.decides_in(slot) {
+        let decides = self.masters[at].node.engine.decides_in(slot);
+        // Also in the middle of a move that its source has noticed.
+        let leaves = self.masters[at].migrating.contains_key(&slot) && !decides;
+        if !is_agreed || !leaves && (is_busy || !decides) {
             return;
         }
+        self.moves.retain(|one| one.slot != slot);
         self.note(at, &format!("gives slot {slot} up"));
         for master in &mut self.masters {
             master.owners.insert(slot, NOBODY);

@@ -108,8 +108,10 @@ pub struct Slots {
     /// know: they were on their way from it, and did not come; or they were on their way to it when
     /// this node started.
     left: BTreeMap<u16, usize>,
-    /// Those that another master has, to which they went from this node, which decided there.
+    /// Those that this node has lost, and in which it decided.
     given: SlotSet,
+    /// Those of them that were on their way to another master then, which decided there too.
+    promised: BTreeMap<u16, usize>,
     /// When the node first looked.
     looked_at: Option<Instant>,
     /// Its last report to the others, and when it was sent.
@@ -126,6 +128,7 @@ impl Default for Slots {
             moves: BTreeMap::new(),
             left: BTreeMap::new(),
             given: SlotSet::new(),
+            promised: BTreeMap::new(),
             looked_at: None,
             told: None,
         }
@@ -167,12 +170,16 @@ impl Slots {
     /// Slots that the node has lost. It can speak for those in which it decided.
     fn see_lost(&mut self, own: &SlotSet) {
         for slot in self.own.without(own) {
-            let seen = self.moves.get(&slot).map(|seen| seen.stage);
+            let seen = self.moves.get(&slot).map(|seen| (seen.stage, seen.other));
             self.former[usize::from(slot)] = 0;
-            if seen == Some(MoveStage::Came) {
-                self.given.remove(slot);
-            } else {
-                self.given.insert(slot);
+            self.given.insert(slot);
+            self.promised.remove(&slot);
+            match seen {
+                Some((MoveStage::Came, _)) => self.given.remove(slot),
+                Some((MoveStage::Leaves, Some(target))) => {
+                    self.promised.insert(slot, target);
+                }
+                _ => {}
             }
         }
     }
@@ -196,6 +203,7 @@ impl Slots {
         }
         for slot in self.own.without(&self.settled) {
             let former = usize::from(self.former[usize::from(slot)]).checked_sub(1);
+            let former = former.or(self.promised.get(&slot).copied());
             let seen = self.moves.entry(slot).or_insert(Move::new(MoveStage::Came, former, now));
             if seen.stage == MoveStage::Comes {
                 *seen = Move::new(MoveStage::Came, seen.taken_by.or(seen.other), now);
@@ -258,7 +266,9 @@ impl Slots {
                 }
                 Some((MoveStage::Leaves, _)) => drop(known[usize::from(is_left)].insert(slot)),
                 Some((MoveStage::Came, _)) | None => {
-                    let is_known = is_left || self.given.has(slot);
+                    let target = self.promised.get(&slot);
+                    let is_given = self.given.has(slot) && target.is_none_or(|to| *to == place);
+                    let is_known = is_left || is_given;
                     if is_known && is_theirs && !self.own.has(slot) {
                         known[usize::from(is_left || has_locks(slot))].insert(slot);
                     }
@@ -443,6 +453,12 @@ impl Node {
     /// Whether slots are on their way, or have just come.
     pub fn has_moving_slots(&self) -> bool {
         self.slots.as_ref().is_some_and(|slots| !slots.moves.is_empty())
+    }
+
+    /// Whether the node has looked at its slots since its start or promotion. If it has become a
+    /// replica since, it can still speak for the slots that it had.
+    pub fn has_looked(&self) -> bool {
+        self.slots.as_ref().is_some_and(|slots| slots.looked_at.is_some())
     }
 
     /// The questions to send to other masters now. Each counts as asked at `now`.
@@ -893,6 +909,34 @@ mod tests {
         assert_eq!(come(&mut node, 12, 200), Came::Asks);
         node.answered(b"bb", at(199), &answer(5, 0, vec![(12, 12)]), at(201));
         assert_eq!(come(&mut node, 12, 201), Came::Asks, "a late answer");
+    }
+
+    #[test]
+    fn a_slot_that_was_on_its_way_to_one_master_is_not_spoken_for_to_another() {
+        let lost_to = |name: &[u8], node: &mut Node| {
+            let others = vec![(name.to_vec(), vec![(3, 3), (10, 19)])];
+            let own = vec![(0, 2), (4, 9)];
+            node.see(&Shares { own, others, ..Shares::default() }, at(300));
+            node.asked(name, &vec![(3, 3)], (at(300), LONGEST), |_| false)
+        };
+        for (target, answers) in [(b"bb", 1), (b"cc", 0)] {
+            let mut node = node();
+            node.see(&leaving(3, b"bb"), at(100));
+            // Nobody has it for a while (`CLUSTER DELSLOTS`).
+            let own = vec![(0, 2), (4, 9)];
+            node.see(&Shares { own, ..Shares::default() }, at(200));
+            assert_eq!(lost_to(target, &mut node).len(), answers);
+            // It comes back, and `bb` may have granted locks there.
+            node.see(&shares(&[]), at(400));
+            let asked: Vec<Vec<u8>> =
+                node.questions(at(400)).into_iter().map(|question| question.master).collect();
+            assert_eq!(asked, [target.to_vec()]);
+        }
+        let mut node = node();
+        node.see(&leaving(3, b"bb"), at(100));
+        node.see(&Shares { own: vec![(0, 2), (4, 9)], ..Shares::default() }, at(200));
+        node.see(&shares(&[]), at(400));
+        assert_eq!(node.questions(at(400))[0].master, b"bb");
     }
 
     #[test]
