@@ -360,12 +360,17 @@ fn locks_that_stay_where_their_slot_was_are_waited_for() {
     for conn in [&mut *from, to] {
         assert_eq!(ask(conn, &format!("CLUSTER DELSLOTS {slot}")), "OK");
     }
+    let is_shown = ask(from, &format!("CLUSTER COUNTKEYSINSLOT {slot}")) == "1";
+    // docs/design.md has what to do there.
+    assert_eq!(is_shown, !server_version().is_redis_from(8, 4));
+    if !is_shown {
+        return;
+    }
     let to = &mut pair.to.connect();
     assert_eq!(ask(to, &format!("CLUSTER ADDSLOTS {slot}")), "OK");
     pair.wait_until_ok();
     let text = ask_when_heard(to, "LOCK.ACQUIRE res B 100");
     assert!(is_quarantine(&text), "{text}");
-    assert_eq!(ask(from, &format!("CLUSTER COUNTKEYSINSLOT {slot}")), "1");
     assert!(fence(to, "LOCK.ACQUIRE res B 100") > held);
     assert!(granted_at.elapsed() > std::time::Duration::from_secs(3));
 }

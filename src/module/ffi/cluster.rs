@@ -32,7 +32,8 @@ impl Context<'_> {
         }
     }
 
-    /// Whether this server has keys in a slot. (`CLUSTER COUNTKEYSINSLOT`.)
+    /// Whether this server has keys in a slot. (`CLUSTER COUNTKEYSINSLOT`, which Redis 8.4 and
+    /// later answer with 0 for a slot that is not the server's own.)
     pub(in crate::module) fn has_keys_in(&mut self, slot: u16) -> bool {
         let (command, word, format): (&CStr, &CStr, &CStr) =
             (c"CLUSTER", c"COUNTKEYSINSLOT", c"cl");
