@@ -56,7 +56,10 @@ export interface NodeInfo {
 
 /** The options of an acquisition. The defaults are the locker's. */
 export interface AcquireOptions {
-  /** How long to wait in line while another holds the lock; `Infinity` waits without end. */
+  /**
+   * How long to wait in line while another holds the lock, or while too few nodes grant it, also
+   * because they are down. 0 tries once, as `tryAcquire` does; `Infinity` waits without end.
+   */
   wait?: number | undefined
   /** The length of the lease. */
   ttl?: number | undefined
@@ -90,7 +93,10 @@ export interface LockerOptions {
    * blocks others for up to this long.
    */
   ttl?: number | undefined
-  /** How long `acquire` waits while another holds the lock, 10 s unless given. */
+  /**
+   * How long `acquire` waits while another holds the lock, or too few nodes grant it, also because
+   * they are down; 10 s unless given. For an error at once, use `tryAcquire` or `wait: 0`.
+   */
   wait?: number | undefined
   /** A name for the caller, for people to read: up to 128 bytes, shown to waiters. */
   label?: string | undefined
@@ -237,7 +243,8 @@ export class Guard {
    * Aborted when the lease is lost, with the `LostError` as its reason: `lostMargin` before the
    * validity ends, whether any node answers or not, or as soon as the event loop is free; at the
    * next renewal, after a third of the ttl at most, if the lock was removed by force; not by a
-   * release. Who keeps it keeps the guard, and so the lock. It does not keep the process alive.
+   * release. For as long as the program refers to the signal, the lock is held. It does not keep
+   * the process alive.
    */
   readonly lost: AbortSignal
 
@@ -247,9 +254,9 @@ export class Guard {
   /**
    * Extends the lease to the ttl from now.
    *
-   * Needed only if background renewal is turned off, or for another ttl, which renewals
-   * keep to from now on. It never shortens the lease: a ttl that would end before it does leaves
-   * its end as it is. Rejected with a `NoQuorumError` if too few nodes answered: the lease is as
+   * Background renewal does this by itself, so call it only if that is turned off, or for another
+   * ttl. Later renewals use that ttl too. It never shortens the lease: a ttl that would end before
+   * it does leaves its end as it is. Rejected with a `NoQuorumError` if too few nodes answered: the lease is as
    * it was, and may be extended again. Rejected with a `LostError` if the lease has ended.
    */
   extend(ttl?: number): Promise<void>

@@ -333,7 +333,8 @@ class Redlock extends EventEmitter {
     if (!(error instanceof LockError)) {
       return error instanceof Error ? error : new Error(String(error))
     }
-    const attempts = [this.#stats([...error.nodes])]
+    // Of a wrong option no node learns.
+    const attempts = error instanceof OptionError ? [] : [this.#stats([...error.nodes])]
     const what = error instanceof HeldError ? 'The operation was unable to achieve a quorum: ' : ''
     const text = error instanceof OptionError ? spelled(error.message) : error.message
     return new ExecutionError(what + text, attempts, { cause: error })

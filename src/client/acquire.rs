@@ -63,7 +63,8 @@ impl fmt::Debug for Acquire {
 /// The options of an acquisition, for types that have one in their field `acquire`.
 macro_rules! options {
     () => {
-        /// How long to wait while another holds the lock; zero tries once.
+        /// How long to wait while another holds the lock, or too few nodes grant it, also because
+        /// they are down; zero tries once.
         pub fn wait(self, wait: std::time::Duration) -> Self {
             Self { acquire: self.acquire.wait(wait), ..self }
         }
@@ -137,7 +138,8 @@ impl Acquire {
         self.core.world.now()
     }
 
-    /// How long to wait while another holds the lock; zero tries once.
+    /// How long to wait while another holds the lock, or too few nodes grant it, also because they
+    /// are down; zero tries once.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self

@@ -125,8 +125,9 @@ impl LockerBuilder {
         self
     }
 
-    /// How long [`acquire`](super::Locker::acquire) waits while another holds the lock, 10 s by
-    /// default.
+    /// How long [`acquire`](super::Locker::acquire) waits while another holds the lock, or too few
+    /// nodes grant it, also because they are down; 10 s by default. Zero tries once, and returns
+    /// the error at once.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
@@ -412,7 +413,7 @@ impl LeaseRules {
         if terms.drift.get() >= terms.ttl.get() / 2 {
             return Err(format!(
                 "drift {} leaves less than half of the ttl {}: ask for a longer ttl",
-                terms.drift,
+                Length(terms.drift.into()),
                 Length(ttl)
             ));
         }
@@ -521,7 +522,7 @@ mod tests {
         assert_eq!(problem(three().ttl(millis(3_600_000))), "");
         assert!(problem(three().ttl(millis(19))).contains("too short"));
         assert_eq!(problem(three().ttl(millis(20))), "");
-        assert!(problem(three().ttl(millis(100)).drift(millis(50))).contains("longer ttl"));
+        assert!(problem(three().ttl(millis(100)).drift(millis(50))).starts_with("drift 50ms"));
         assert!(problem(three().ttl(millis(900)).timeout(millis(301))).contains("third"));
         assert_eq!(problem(three().ttl(millis(900)).timeout(millis(300))), "");
         // An extension that is not renewed needs no time for a second try.
@@ -548,7 +549,7 @@ mod tests {
         let encrypted = || LockerBuilder::default().node("rediss://a");
         assert!(problem(three().cacert("ca.pem")).contains("rediss://"), "nothing is encrypted");
         let text = problem(encrypted().cacert("no such file"));
-        assert!(text.contains("cannot read no such file: no such file"), "{text}");
+        assert!(text.contains("cannot read cacert \"no such file\": no such file"), "{text}");
         for half in [encrypted().cert("cert.pem"), encrypted().key("key.pem")] {
             assert!(problem(half).contains("both the certificate and its key"));
         }

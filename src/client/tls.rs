@@ -33,22 +33,26 @@ impl fmt::Debug for Pem {
 }
 
 impl Pem {
-    fn read(&self) -> Result<Vec<u8>, String> {
+    fn read(&self, setting: &str) -> Result<Vec<u8>, String> {
         match self {
             Pem::Bytes(bytes) => Ok(bytes.clone()),
             Pem::File(path) => std::fs::read(path)
-                .map_err(|error| format!("cannot read {}: {}", path.display(), plain(&error))),
+                .map_err(|error| format!("cannot read {setting} {path:?}: {}", plain(&error))),
         }
     }
 
-    fn certificates(&self, what: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-        CertificateDer::pem_slice_iter(&self.read()?)
+    fn certificates(
+        &self,
+        setting: &str,
+        what: &str,
+    ) -> Result<Vec<CertificateDer<'static>>, String> {
+        CertificateDer::pem_slice_iter(&self.read(setting)?)
             .collect::<Result<_, _>>()
             .map_err(|error| format!("{what} in {}: {error}", self.name()))
     }
 
     fn key(&self) -> Result<PrivateKeyDer<'static>, String> {
-        let pem = self.read()?;
+        let pem = self.read("key")?;
         let has = |mark: &str| String::from_utf8_lossy(&pem).contains(mark);
         PrivateKeyDer::from_pem_slice(&pem).map_err(|error| {
             let name = self.name();
@@ -98,7 +102,7 @@ impl Tls {
         let config = match (&self.chain, &self.key) {
             (None, None) => config.with_no_client_auth(),
             (Some(chain), Some(key)) => {
-                let certificates = chain.certificates("client certificate")?;
+                let certificates = chain.certificates("cert", "client certificate")?;
                 if certificates.is_empty() {
                     return Err(format!("there is no certificate in {}", chain.name()));
                 }
@@ -121,7 +125,7 @@ impl Tls {
         let mut store = rustls::RootCertStore::empty();
         match &self.roots {
             Some(pem) => {
-                for certificate in pem.certificates("root")? {
+                for certificate in pem.certificates("cacert", "root")? {
                     store.add(certificate).map_err(|error| format!("root: {error}"))?;
                 }
             }

@@ -310,7 +310,7 @@ fn errors_name_the_flags_of_the_command() {
     assert!(said.contains("--key <FILE>"), "{said}");
     let encrypted = ["list", "--nodes", "rediss://127.0.0.1:1", "--cacert", "/no/such/file"];
     let said = fails(&nodes, &encrypted, 125);
-    assert!(said.contains("TLS: cannot read /no/such/file"), "{said}");
+    assert!(said.contains("TLS: cannot read cacert \"/no/such/file\""), "{said}");
 }
 
 /// Regression: the errors reported unexpected arguments `-5`, and digits found in strings.

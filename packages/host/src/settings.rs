@@ -71,8 +71,18 @@ impl Unit {
     /// millisecond where it must be some time.
     pub(crate) fn length(self, span: Span, value: f64) -> Result<Duration, Failure> {
         let seconds = value / self.in_a_second();
+        let is_too_long = seconds > LENGTH_MAX;
+        if is_too_long && !span.can_be_endless && value.is_finite() {
+            // Not cut: the client's text would show another value than the caller's.
+            let (name, most) = (self.spelled(span.name), LENGTH_MAX * self.in_a_second());
+            return Err(Failure::option(format!(
+                "{name} is {}: give a number of {}, {most} or less",
+                self.written(value),
+                self.word()
+            )));
+        }
         // Not min(): for NaN it returns the limit.
-        let bounded = if seconds > LENGTH_MAX { LENGTH_MAX } else { seconds };
+        let bounded = if is_too_long { LENGTH_MAX } else { seconds };
         let has_end = span.can_be_endless || !value.is_infinite();
         let least = if span.can_be_zero { Duration::ZERO } else { Duration::from_millis(1) };
         match Duration::try_from_secs_f64(bounded) {

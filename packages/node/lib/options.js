@@ -62,6 +62,9 @@ function check(options, known) {
     if (value !== undefined && !isOf(type, value)) {
       throw new OptionError(`${name} is ${shown(value)}: give ${GIVE[type]}`)
     }
+    if (typeof value === 'string' && !isWellFormed(value)) {
+      throw new OptionError(`${name} is ${shown(value)}: give a well-formed string`)
+    }
   }
 }
 
@@ -89,6 +92,15 @@ function isSignal(value) {
   )
 }
 
+/**
+ * Whether UTF-8 can encode it: each half of a pair would become the same character.
+ *
+ * @param {string} text
+ */
+function isWellFormed(text) {
+  return !/\p{Surrogate}/u.test(text)
+}
+
 /** @param {unknown} value In a short line. */
 function shown(value) {
   const short = { depth: 0, breakLength: Infinity, maxArrayLength: 3, maxStringLength: 40 }
@@ -105,8 +117,7 @@ function length(ttl) {
 /** @param {unknown} name */
 function named(name) {
   if (typeof name === 'string') {
-    // Each of them would become the same character.
-    if (/\p{Surrogate}/u.test(name)) {
+    if (!isWellFormed(name)) {
       throw new OptionError(`the name is ${shown(name)}: give a well-formed string, or bytes`)
     }
   } else if (!(name instanceof Uint8Array)) {

@@ -172,6 +172,8 @@ test('wrong settings are refused with what to do', async () => {
     [list, { tll: 5 }, /no option 'tll'/],
     [list, { timeout: 20_000, ttl: 30_000 }, /third/],
     [list, { label: 'x'.repeat(129) }, /at most 128/],
+    [list, { label: '\ud800' }, /label is '\\ud800': give a well-formed string/i],
+    [list, { ttl: 1e300 }, /ttl is 1e300: give a number of milliseconds, 3153600000000 or less/],
     [list, { cacert: '/no/such/file' }, /rediss:\/\//],
   ]) {
     assert.throws(() => new Locker(given, options), { name: 'OptionError', message: says })

@@ -187,6 +187,14 @@ each('a bad duration fails as in node-redlock', async ({ make, library, key }) =
   }
 })
 
+test('an error that no node was asked for has no attempts', async () => {
+  const redlock = new ours.Redlock(clients(nodes))
+  for (const duration of [0, Infinity]) {
+    const { attempts, cause } = await redlock.acquire(['none'], duration).catch((error) => error)
+    assert.deepEqual([attempts, cause.name], [[], 'OptionError'])
+  }
+})
+
 test('a wrong client or setting is refused', async () => {
   const [client] = clients(nodes)
   for (const wrong of [null, undefined, 5, client, 'redis://a', []]) {

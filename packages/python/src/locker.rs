@@ -79,6 +79,23 @@ impl Core {
         run(py, port, acquire.map(|acquire| async move { acquire.await.map(Value::Lease) }))
     }
 
+    /// Refuses what `acquire` would refuse before it sends anything.
+    #[allow(clippy::too_many_arguments)] // As above.
+    fn check(
+        &self,
+        py: Python<'_>,
+        name: Vec<u8>,
+        wait: Option<f64>,
+        ttl: Option<f64>,
+        label: Option<String>,
+        renew: Option<bool>,
+        max_hold: Option<f64>,
+        shared: bool,
+    ) -> PyResult<()> {
+        let request = Request { wait, ttl, label, renew, max_hold, shared };
+        self.0.acquire(name, request).map(drop).map_err(|failure| error(py, &failure))
+    }
+
     #[pyo3(signature = (names, shared, port=None))]
     fn acquire_many<'py>(
         &self,

@@ -25,6 +25,9 @@ def documented() -> list[tuple[str, object]]:
     found: list[tuple[str, object]] = [("lockmod", lockmod)]
     for name in lockmod.__all__:
         item = getattr(lockmod, name)
+        if not isinstance(item, type):
+            # An alias of types cannot have a text of its own.
+            continue
         found.append((name, item))
         found += [
             (f"{name}.{member}", value)

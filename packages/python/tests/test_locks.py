@@ -182,6 +182,10 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
         ({"label": 5}, "label is 5: give a str"),
         ({"label": "\ud800"}, "UTF-8"),
         ({"cacert": 5}, "cacert is 5: give a path"),
+        ({"cacert": b"ca.pem"}, "cacert is b'ca.pem': give a path, as a str or an os.PathLike"),
+        ({"cacert": "", "nodes": ["rediss://x"]}, 'cannot read cacert "": no such file'),
+        ({"ttl": 1e300}, "ttl is 1e300: give a number of seconds, 3153600000 or less"),
+        ({"drift": 5, "ttl": 6}, "drift 5s leaves less than half of the ttl 6s"),
         ({"nodes": 5}, "the nodes are 5: give a list"),
         ({"nodes": b"redis://x"}, "give a list"),
         ({"nodes": [None]}, "node 1 is None"),
@@ -196,6 +200,9 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
     with pytest.raises(lockmod.OptionError) as refused:
         Locker(nodes, ttl=90_000)
     assert "max_ttl()" not in str(refused.value)
+    for seconds in (-1.0, float("nan"), "5"):
+        with pytest.raises(lockmod.OptionError, match="ttl is"):
+            locker.lock(name, ttl=seconds)  # type: ignore[arg-type]
     for seconds in (0.001, -1.0, float("inf"), "5", True):
         with pytest.raises(lockmod.OptionError, match="ttl"):
             locker.acquire(name, ttl=seconds)  # type: ignore[arg-type]
@@ -206,6 +213,15 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
             guard.lost.wait("5")  # type: ignore[arg-type]
     Locker(nodes, ttl=5, wait=2**70)
     Locker(",".join(nodes[:2]), allow_even_nodes=True)
+
+
+def test_a_subclass_that_does_not_initialise_its_base_is_told() -> None:
+    class Own(Locker):
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(RuntimeError, match=r"Own.__init__\(\) has not called super\(\)"):
+        Own().try_acquire("a")
 
 
 def test_a_name_is_text_or_bytes_and_not_empty(locker: Locker) -> None:

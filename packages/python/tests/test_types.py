@@ -12,10 +12,12 @@ ROOT = Path(__file__).parent.parent
 
 USE = '''
 from typing import Awaitable
-from lockmod import AsyncGuard, Guard, HeldError, Locker
+from lockmod import AsyncGuard, Guard, HeldError, Locker, Name
+
+NAME: Name = b"a"
 
 def sync(locker: Locker) -> int:
-    with locker.lock("a", wait=1) as guard:
+    with locker.lock(NAME, wait=1) as guard:
         checked: Guard = guard
         guard.lost.call(lambda reason: print(reason.upper()))
         guard.downgrade()

@@ -32,6 +32,7 @@ from ._errors import (
 )
 from ._guard import AsyncGuard, AsyncGuards, AsyncLost, Guard, Guards, Lost
 from ._locker import AsyncLocker, Lock, Locker, NodeInfo
+from ._options import Name
 
 __all__ = [
     "AsyncGuard",
@@ -47,6 +48,7 @@ __all__ = [
     "Locker",
     "Lost",
     "LostError",
+    "Name",
     "NoQuorumError",
     "NodeInfo",
     "NodeVote",

@@ -136,8 +136,8 @@ class Guard(_Held):
     ...
     lockmod.LostError: the lease with fence 1 is lost: it was released
 
-    A guard with no references left releases in the background, unless its `lost` is still
-    referred to: whoever watches the lease holds it. It may be used from any thread.
+    A guard that nothing refers to any more releases in the background. Its `lost` counts as a
+    reference to it: whoever watches the lease holds it. It may be used from any thread.
     """
 
     @property
@@ -148,9 +148,9 @@ class Guard(_Held):
     def extend(self, ttl: float | None = None) -> None:
         """Extends the lease to the ttl from now.
 
-        Needed only if background renewal is turned off, or for another ttl, which
-        renewals keep to from now on. It never shortens the lease: a ttl that would end before it
-        does leaves its end as it is. Raises `NoQuorumError` if too few nodes answered: the lease is
+        Background renewal does this by itself, so call it only if that is turned off, or for
+        another ttl. Later renewals use that ttl too. It never shortens the lease: a ttl that would
+        end before it does leaves its end as it is. Raises `NoQuorumError` if too few nodes answered: the lease is
         as it was, and may be extended again. Raises `LostError` if the lease has ended.
         """
         self._lease.extend(seconds("ttl", ttl))

@@ -98,7 +98,8 @@ class Locker:
 
     - `ttl`: the length of a lease, 30 s unless given. It is renewed at a third of it. A holder that
       crashes blocks others for up to this long.
-    - `wait`: how long `acquire` waits while another holds the lock, 10 s unless given.
+    - `wait`: how long `acquire` waits while another holds the lock, or too few nodes grant it, also
+      because they are down; 10 s unless given. For an error at once, use `try_acquire` or `wait=0`.
     - `label`: a name for the caller, for people to read: up to 128 bytes, shown to waiters.
     - `renew`: whether leases are renewed in the background.
     - `max_hold`: the longest total time that a lease may be held.
@@ -155,7 +156,12 @@ class Locker:
 
     @property
     def _core(self) -> _lockmod.Core:
-        if self._forks != _forks:
+        try:
+            is_here = self._forks == _forks
+        except AttributeError:
+            kind = type(self).__name__
+            raise RuntimeError(f"{kind}.__init__() has not called super().__init__()") from None
+        if not is_here:
             # Two threads at once make one each, and the later one stays: both are good.
             self._made = _lockmod.Core(self._nodes, **self._settings)
             self._forks = _forks
@@ -173,6 +179,9 @@ class Locker:
         shared: bool = False,
     ) -> Guard:
         """Acquires the lock, waiting in line while another holds it, for `wait` seconds at most.
+
+        It also waits while too few nodes grant the lock, because they are down for example. For an
+        error at once, use `try_acquire` or `wait=0`.
 
         The defaults are the locker's. Infinity waits without end. Raises `HeldError`,
         `NoQuorumError`, `RefusedError`, `TooLateError` or `OptionError`. Ctrl-C ends the wait, and
@@ -246,8 +255,9 @@ class Locker:
         Nothing is sent before the block begins. At its end the lock is released, and `LostError` is
         raised if the lease ended while the block ran.
         """
-        asked = options(wait, ttl, label, renew, max_hold, shared)
-        return Lock(self, name_bytes(name), asked)
+        key, asked = name_bytes(name), options(wait, ttl, label, renew, max_hold, shared)
+        self._core.check(key, *asked)
+        return Lock(self, key, asked)
 
     def info(self, name: Name) -> list[NodeInfo]:
         """Returns what each node reports about the lock, and changes nothing.

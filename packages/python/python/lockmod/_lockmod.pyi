@@ -100,6 +100,16 @@ class Core:
         shared: bool,
         port: Port,
     ) -> Call[Lease]: ...
+    def check(
+        self,
+        name: bytes,
+        wait: float | None,
+        ttl: float | None,
+        label: str | None,
+        renew: bool | None,
+        max_hold: float | None,
+        shared: bool,
+    ) -> None: ...
     @overload
     def acquire_many(self, names: list[bytes], shared: list[bytes]) -> list[Lease]: ...
     @overload

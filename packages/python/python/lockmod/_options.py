@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 Name = Union[str, bytes, bytearray, memoryview]
+"""A lock's name: text, or bytes."""
 _NAMES = (str, bytes, bytearray, memoryview)
 
 
@@ -79,10 +80,15 @@ def text(what: str, value: str) -> str:
 
 def file(what: str, value: str | os.PathLike[str] | None) -> str | None:
     """The path of a file."""
+    if value is None:
+        return None
     try:
-        return None if value is None else text(what, os.fspath(value))
+        path = cast("object", os.fspath(value))
     except TypeError:
-        _refuse(what, value, "a path")
+        path = None
+    if not isinstance(path, str):
+        _refuse(what, value, "a path, as a str or an os.PathLike of str")
+    return text(what, path)
 
 
 def urls(nodes: str | Iterable[str]) -> list[str]:

@@ -12,7 +12,9 @@ What differs, by design:
 
 - Every lock needs a `timeout`. With `renew=True` it lasts for as long as its holder does.
 - A token cannot be chosen: `acquire(token=...)` is refused, and a `local.token` that is set has no
-  effect. While the lock is held, `local.token` is its fence as text.
+  effect. While the lock is held, `local.token` is its fence in bytes, such as `b"15"`.
+- `Lock` and `AsyncLock` are no subclasses of redis-py's: change the annotations and `isinstance`
+  checks that name those too.
 - The key is a `fencelock` and not a string, and has no expiry of its own: instead of `GET` and
   `PTTL`, ask `fence` and `validity`, or `Locker.info`.
 - An extension never makes a lock shorter, and `additional_time` may not take away all of it.
