@@ -105,7 +105,7 @@ pub(crate) const NOUPGRADE: Code = code(
 pub(crate) const READERSFULL: Code = code(
     "READERSFULL",
     Meaning::Full,
-    "max-readers already hold the lock, and the request does not wait",
+    "max-readers already hold the lock, nobody is in line for it, and the request does not wait",
     "later, or with `WAIT` or `QUEUE`",
 );
 pub(crate) const NOAUTHORITY: Code = code(

@@ -310,6 +310,19 @@ fn a_label_is_the_same_on_a_replica_whoever_asks_again() {
     }
 }
 
+/// Regression: the reader's fence was the writer's, so the replica kept the writer's label.
+#[test]
+fn a_writer_whose_lease_ended_has_its_new_label_as_a_reader_on_a_replica_too() {
+    let (primary, replica) = pair();
+    let (conn, copy) = (&mut primary.connect(), &mut replica.connect());
+    ask(conn, "LOCK.ACQUIRE res A 1 LABEL old");
+    let granted_at = std::time::Instant::now();
+    wait_until("it is over", || granted_at.elapsed().as_millis() > 5);
+    assert_eq!(ask(conn, "LOCK.ACQUIRE res A 30000 SHARED LABEL new"), "1");
+    primary.wait_for_replica(&replica);
+    assert_eq!(field(copy, "res", "label"), "new");
+}
+
 /// Regression: a replica counted from the first grant to the token.
 #[test]
 fn a_replica_knows_since_when_a_token_has_its_present_lease() {

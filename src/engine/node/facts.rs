@@ -39,8 +39,10 @@ impl Stated<'_> {
     fn is_new(self, known: Lease<'_>, decided: &Decided, ends_at: Instant) -> bool {
         let was_over = known.ends_at < ends_at.before(decided.ttl);
         match self {
-            // A reader's new lease may have the fence of its last one.
-            Stated::Grant(_) => known.fence != decided.fence || known.mode.is_shared() && was_over,
+            // A reader's lease may have the fence of the one before.
+            Stated::Grant(_) => {
+                known.fence != decided.fence || decided.mode.is_shared() && was_over
+            }
             Stated::Extension(_) => was_over,
         }
     }
