@@ -87,12 +87,21 @@ pub(super) fn parts_of_clusters(survey: &Survey) -> Vec<String> {
 
 /// The warning about each node that may not know who holds a lock.
 pub(super) fn quarantines(survey: &Survey) -> Vec<String> {
-    let told = survey.nodes.iter().filter_map(|node| {
-        let status = node.status.as_ref().ok()?;
-        let state = status.fields.text(NodeField::State).filter(|_| status.is_master);
-        forgetful(&node.node, status.quarantine_left, state)
-    });
-    told.collect()
+    survey.nodes.iter().filter_map(doubt).collect()
+}
+
+fn doubt(node: &NodeSurvey) -> Option<String> {
+    let status = node.status.as_ref().ok()?;
+    let state = status.fields.text(NodeField::State).filter(|_| status.is_master);
+    forgetful(&node.node, status.quarantine_left, state)
+}
+
+/// Whether a quorum of nodes has answered that would know of a lease.
+pub(super) fn is_certain(survey: &Survey) -> bool {
+    let knows = |node: &&NodeSurvey| {
+        node.status.as_ref().is_ok_and(|told| told.is_master) && doubt(node).is_none()
+    };
+    Quorum::is_majority(survey.nodes.iter().filter(knows).count(), survey.nodes.len())
 }
 
 /// The warning about a node with this state, if it may not know who holds a lock.

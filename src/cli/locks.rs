@@ -284,12 +284,14 @@ fn lock_line(info: &LockInfo) -> String {
     line
 }
 
+fn no_lease_known(info: &LockInfo) -> String {
+    format!("no lease known, fence {}", info.fence)
+}
+
 /// The same, with why it may be wrong, or why the node grants nothing.
 fn info_line(info: &LockInfo) -> String {
     let line = match info.state {
-        LockState::Free if info.quarantine_left.is_some() => {
-            format!("no lease known, fence {}", info.fence)
-        }
+        LockState::Free if info.quarantine_left.is_some() => no_lease_known(info),
         LockState::Free | LockState::Held | LockState::Reserved => lock_line(info),
     };
     match (info.quarantine_left, &info.node_state) {
@@ -373,8 +375,11 @@ fn listed_json(name: &[u8], infos: &[(&str, &LockInfo)]) -> Json {
 }
 
 /// The most telling report, and on how many nodes the holder has the lock.
-fn listed_line(lock: &LockSurvey, all: usize) -> String {
-    let line = lock.best().map(lock_line).unwrap_or_default();
+fn listed_line(lock: &LockSurvey, all: usize, is_certain: bool) -> String {
+    let line = match lock.best() {
+        Some(best) if best.state == LockState::Free && !is_certain => no_lease_known(best),
+        best => best.map(lock_line).unwrap_or_default(),
+    };
     let mut told = format!("held on {}", Share(lock.held_count(), all));
     if lock.held_provisionally() > 0 {
         told += &format!(", without counting yet on {}", lock.held_provisionally());
@@ -406,6 +411,7 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
         false => locker.survey(LISTED_MAX).await,
     };
     let locks = by_name(&survey, args.all);
+    let is_certain = doubts::is_certain(&survey);
     let (is_empty, room) = (locks.is_empty(), out::columns().map(|columns| columns / 2));
     if args.json {
         let locks = locks.into_iter().map(|(name, infos)| listed_json(name, &infos));
@@ -415,7 +421,7 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
         let lines = locks.keys().filter_map(|name| Some((name, survey.locks.get(*name)?)));
         out::lines(lines.map(|(name, lock)| {
             let name = room.map_or_else(|| shown_name(name), |room| cut(&shown_name(name), room));
-            format!("{name}: {}", listed_line(lock, all))
+            format!("{name}: {}", listed_line(lock, all, is_certain))
         }))?;
     }
     for node in &survey.nodes {
@@ -430,7 +436,7 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
     answered(None, survey.nodes.iter().map(|node| (&node.node, failure(node))))?;
     // For a person; a program counts lines.
     if is_empty && room.is_some() && !args.json {
-        out::line(nothing_listed(args.all, doubts::quarantines(&survey).is_empty()))?;
+        out::line(nothing_listed(args.all, is_certain))?;
     }
     Ok(())
 }

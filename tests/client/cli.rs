@@ -232,7 +232,7 @@ fn the_validity_that_is_printed_is_what_is_left() {
 
 #[test]
 fn a_lease_is_taken_extended_looked_at_and_given_back_by_token() {
-    let nodes = nodes(3);
+    let mut nodes = nodes(3);
     let out = succeeds(&nodes, &["acquire", "job", "--label", "me", "--json"]);
     let (_, rest) = out.split_once("\"token\":\"").unwrap();
     let (token, rest) = rest.split_once('"').unwrap();
@@ -259,6 +259,11 @@ fn a_lease_is_taken_extended_looked_at_and_given_back_by_token() {
     assert_eq!(succeeds(&nodes, &["fence", "job", "--json"]), "{\"name\":\"job\",\"fence\":1}\n");
     let info = succeeds(&nodes, &["info", "job", "--json"]);
     assert!(info.contains("\"state\":\"free\",\"fence\":1,"), "{info}");
+    // Regression: the only node left decided that it is free.
+    nodes[0].kill();
+    nodes[1].kill();
+    let listed = text(&output(&nodes, &["list", "--all"]).stdout);
+    assert!(listed.starts_with("job: no lease known, fence 1"), "{listed}");
 }
 
 #[test]

@@ -138,7 +138,7 @@ fn locks_title(survey: &Survey, state: &State, count: usize) -> String {
         format!(" with '{}'", rows::shown(state.filter.as_bytes()))
     };
     let Some(place) = state.selection() else {
-        return match (which.is_empty(), doubts::quarantines(survey).is_empty()) {
+        return match (which.is_empty(), doubts::is_certain(survey)) {
             (true, true) => "no lock is held".to_owned(),
             (true, false) => "no lock is known to be held".to_owned(),
             (false, _) => format!("no lock{which}"),
