@@ -417,7 +417,9 @@ fn message(line: &str) -> Option<&str> {
 
 /// Reserves a port; `None` is the one above the last.
 fn listen(port: Option<u16>) -> Result<TcpListener, Failure> {
-    let port = port.ok_or_else(|| Failure::usage("there is no port above 65535"))?;
+    let port = port.ok_or_else(|| {
+        Failure::usage("there is no port above 65535: give a lower --port, or fewer nodes")
+    })?;
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| {
         let hint = match error.kind() {
             ErrorKind::AddrInUse => "; give another --port, or none: then it finds free ones",
