@@ -200,7 +200,8 @@ impl Address {
             is_alive(text)?;
         }
         let told = |field| replies.get(1).and_then(|info| info_field(info, field));
-        if told("redis_mode:") == Some("sentinel") {
+        // Valkey calls it `server_mode`.
+        if told("redis_mode:").or_else(|| told("server_mode:")) == Some("sentinel") {
             let text = "it is a Sentinel: write redis+sentinel://host:port,host:port/group";
             return Err(NoReply::Refused(text.into()));
         }
