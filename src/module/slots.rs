@@ -3,6 +3,8 @@
 //!
 //! The engine decides what follows. Nothing here queries a server that is not in a Cluster.
 
+use std::collections::BTreeSet;
+
 use super::arguments::KEY;
 use super::ffi::{Args, Context, Level};
 use super::{clock, config, process, start};
@@ -54,16 +56,13 @@ pub(super) fn tick(context: &mut Context<'_>) {
             && process.node.has_begun()
             && process::is_due(&mut process.slots_seen_at, pause, now)
     });
-    if !is_due {
-        return;
-    }
-    if !context.flags().is_master() {
-        if process::with(server, |process| process.node.has_looked()) {
-            look(context);
-        }
+    if !is_due || !can_answer(context) {
         return;
     }
     look(context);
+    if !context.flags().is_master() {
+        return;
+    }
     come_to_all(context);
     ask_others(context);
     let told = process::with(server, |process| process.node.tell(now, config::max_ttl()));
@@ -72,25 +71,22 @@ pub(super) fn tick(context: &mut Context<'_>) {
     }
 }
 
-/// Takes a message of another master. A server that loses its last slot becomes a replica, and is
-/// asked about that slot afterwards.
+/// Takes a message of another master.
 pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
     let server = context.in_server();
-    let is_master = context.flags().is_master();
-    let (has_begun, has_looked) =
-        process::with(server, |process| (process.node.has_begun(), process.node.has_looked()));
+    let has_begun = process::with(server, |process| process.node.has_begun());
     match read_message(message) {
         Some(SlotMessage::Report(told)) => {
             process::with(server, |process| process.node.hear(sender, told, clock::now()));
         }
-        Some(SlotMessage::Answer { at, answer }) if has_begun && is_master => {
+        Some(SlotMessage::Answer { at, answer }) if has_begun && context.flags().is_master() => {
             look(context);
             process::with(server, |process| {
                 process.node.answered(sender, at, &answer, clock::now());
             });
             come_to_all(context);
         }
-        Some(SlotMessage::Question { at, slots }) if has_begun && (is_master || has_looked) => {
+        Some(SlotMessage::Question { at, slots }) if has_begun && can_answer(context) => {
             look(context);
             answer(context, (sender, at), &slots);
         }
@@ -98,12 +94,21 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
     }
 }
 
+/// Whether this server can speak for slots. A master that loses its last slot becomes a replica,
+/// and is asked about that slot afterwards.
+fn can_answer(context: &Context<'_>) -> bool {
+    context.flags().is_master()
+        || process::with(context.in_server(), |process| process.node.has_looked())
+}
+
 fn answer(context: &mut Context<'_>, (sender, at): (&[u8], Instant), slots: &SlotRuns) {
     let server = context.in_server();
-    let mut left = process::with(server, |process| process.node.not_own(slots));
+    let mut left = BTreeSet::new();
     // What a replica has in them, it has from its master.
-    let is_master = context.flags().is_master();
-    left.retain(|slot| is_master && context.has_keys_in(*slot));
+    if context.flags().is_master() {
+        left.extend(process::with(server, |process| process.node.not_own(slots)));
+        left.retain(|slot| context.has_keys_in(*slot));
+    }
     let now = (clock::now(), config::max_ttl());
     let answers = process::with(server, |process| {
         process.node.asked(sender, slots, now, |slot| left.contains(&slot))

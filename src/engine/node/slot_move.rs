@@ -56,7 +56,7 @@ pub(super) struct Move {
     /// When the other master was last asked, and how often.
     asked_at: Option<Instant>,
     asks: u8,
-    /// The fence of that answer, below which no lock of the slot starts.
+    /// The highest fence of these answers, below which no lock of the slot starts.
     floor: Fence,
     /// Leases may stand at the other master up to this instant, although the slot is not there.
     held_until: Option<Instant>,
