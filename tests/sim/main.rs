@@ -33,6 +33,7 @@ mod stream;
 mod system;
 mod world;
 
+use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -352,9 +353,7 @@ fn run_seeds(count: u64) {
         );
         return;
     }
-    // Different seeds each time, so that every run covers new ground.
-    let first: u64 = env::var("LOCKMOD_FIRST_SEED")
-        .map_or_else(|_| rand::random::<u32>().into(), |text| text.parse().expect("a number"));
+    let first = first_seed();
     println!("from LOCKMOD_FIRST_SEED={first}");
     let mut total = run_from(first, count);
     // A few seeds may miss a rare outcome; more of them must not.
@@ -390,27 +389,37 @@ impl fmt::Display for Total {
     }
 }
 
-/// Runs `count` seeds on all processors.
+/// Different seeds each time, so that every run covers new ground, unless one is given.
+fn first_seed() -> u64 {
+    env::var("LOCKMOD_FIRST_SEED")
+        .map_or_else(|_| rand::random::<u32>().into(), |text| text.parse().expect("a number"))
+}
+
 fn run_from(first: u64, count: u64) -> Total {
     let mut total = Total { seeds: count, ..Total::default() };
-    let next = AtomicU64::new(first);
-    let work = || {
-        let next =
-            || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < first + count);
-        iter::from_fn(next).map(|seed| must_hold(Setup::of(seed))).collect::<Vec<_>>()
-    };
-    let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(8));
-    let outcomes = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let outcomes = workers.into_iter().map(|worker| worker.join());
-        outcomes.collect::<Result<Vec<_>, _>>().unwrap_or_else(|panic| resume_unwind(panic))
-    });
-    for outcome in outcomes.into_iter().flatten() {
+    let outcomes = on_all_processors(first..first + count, |seed| must_hold(Setup::of(seed)));
+    for outcome in outcomes {
         total.reached.add(&outcome.reached);
         total.acquisitions += outcome.acquisitions;
         total.requests += outcome.requests;
     }
     total
+}
+
+/// Plays these seeds on all processors.
+fn on_all_processors<T: Send>(seeds: Range<u64>, play: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    let next = AtomicU64::new(seeds.start);
+    let work = || {
+        let next = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < seeds.end);
+        iter::from_fn(next).map(&play).collect::<Vec<_>>()
+    };
+    let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(8));
+    let played = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let played = workers.into_iter().map(|worker| worker.join());
+        played.collect::<Result<Vec<_>, _>>().unwrap_or_else(|panic| resume_unwind(panic))
+    });
+    played.into_iter().flatten().collect()
 }
 
 #[test]

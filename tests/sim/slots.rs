@@ -11,11 +11,7 @@
 //! larger than any before. At the end, when nothing fails any more, every lock can be acquired.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Range;
-use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use std::{env, thread};
 
 use lockmod::engine::{
     Came, Caution, FENCE_BLOCK, Fence, Footing, Lock, Millis, QuarantineReason, Question, Refusal,
@@ -31,7 +27,7 @@ use crate::clock::Clock;
 use crate::group::Member;
 use crate::line::Offer;
 use crate::node::{Defect, End, Node, Persistence};
-use crate::simulate;
+use crate::{ROUNDS_MAX, first_seed, on_all_processors, simulate};
 
 const MASTERS: usize = 3;
 /// Two locks in one slot, and one in another.
@@ -1252,8 +1248,8 @@ fn run(plan: Plan) -> (Counts, Vec<String>) {
 }
 
 impl Counts {
-    fn add(&mut self, other: Counts) {
-        for (sum, count) in self.all_mut().into_iter().zip(other.clone().all_mut()) {
+    fn add(&mut self, mut other: Counts) {
+        for (sum, count) in self.all_mut().into_iter().zip(other.all_mut()) {
             *sum.1 += *count.1;
         }
     }
@@ -1278,50 +1274,26 @@ impl Counts {
     }
 }
 
-/// Runs these seeds on all processors, and more until the rare events have come about too.
+/// Runs these seeds, and more until the rare events have come about too.
 fn run_seeds(first: u64, count: u64) {
-    let mut total = Counts::default();
-    for round in 0..5 {
-        run_round(first + round * count..first + (round + 1) * count, &mut total);
+    let (mut total, mut seeds) = (Counts::default(), first..first + count);
+    loop {
+        let play = |seed| must_hold(Plan::of(seed, Broken::Nothing));
+        on_all_processors(seeds.clone(), play).into_iter().for_each(|counts| total.add(counts));
+        println!("up to seed {} from LOCKMOD_FIRST_SEED={first}: {total:?}", seeds.end);
         if total.all_mut().iter().all(|(_, count)| **count > 0) {
-            println!(
-                "{count} seeds from LOCKMOD_FIRST_SEED={first}, {} more: {total:?}",
-                round * count
-            );
             return;
         }
+        assert!(seeds.end < first + count * ROUNDS_MAX, "not all of this came about");
+        seeds = seeds.end..seeds.end + count;
     }
-    panic!("not all of this came about: {total:?}");
 }
 
-fn run_round(seeds: Range<u64>, total: &mut Counts) {
-    let next = AtomicU64::new(seeds.start);
-    let work = || {
-        let mut counts = Counts::default();
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds.end {
-                return counts;
-            }
-            let plan = Plan::of(seed, Broken::Nothing);
-            let (more, complaints) = run(plan);
-            let text = complaints.join("\n");
-            assert!(text.is_empty(), "LOCKMOD_FIRST_SEED={seed} {plan:?} {more:?}\n{text}");
-            counts.add(more);
-        }
-    };
-    let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(8));
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        for worker in workers {
-            total.add(worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        }
-    });
-}
-
-fn first_seed() -> u64 {
-    env::var("LOCKMOD_FIRST_SEED")
-        .map_or_else(|_| rand::random::<u32>().into(), |text| text.parse().expect("a number"))
+fn must_hold(plan: Plan) -> Counts {
+    let (counts, complaints) = run(plan);
+    let text = complaints.join("\n");
+    assert!(text.is_empty(), "LOCKMOD_FIRST_SEED={} {plan:?} {counts:?}\n{text}", plan.seed);
+    counts
 }
 
 #[test]
