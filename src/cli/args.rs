@@ -36,11 +36,11 @@ pub(super) enum Command {
     ///
     /// Ctrl-Z stops lockmod and the command, like any job of a shell. A stopped job does not renew
     /// its lease, so the lock is lost when the lease ends. If it is lost, `fg` and `bg` do not
-    /// continue the command but end it, with exit code 122. The shell's `$?` for a stopped job is
-    /// 147, because lockmod stops itself with STOP (19); while it still waits for the lock, TSTP
-    /// (20) stops it, and `$?` is 148. Without a terminal, TSTP to lockmod stops both, and CONT
-    /// continues both. If no shell could continue them, as in a session of their own, TSTP does
-    /// nothing.
+    /// continue the command but end it, with exit code 122. For a stopped job, the shell's `$?` is
+    /// 147: lockmod stops itself by signal 19 (STOP). A job that still waits for the lock is
+    /// stopped by signal 20 (TSTP), and `$?` is 148. Without a terminal, TSTP to lockmod stops
+    /// both, and CONT continues both. If no shell could continue them, as in a session of their
+    /// own, TSTP does nothing.
     ///
     /// PIPE is ignored. A real-time signal ends lockmod at once, and the lock stands until its
     /// lease ends.

@@ -378,7 +378,8 @@ impl LocalNodes {
         let folder = folder_of(&self.folder, index);
         let read = |file| String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned();
         let (log, words) = (read(log_of(&folder)), read(words_of(&folder)));
-        let lines = |text: &str| text.lines().filter_map(message).map(str::to_owned).collect();
+        let sentence = |line: &str| line.trim_end_matches('.').to_owned();
+        let lines = |text: &str| text.lines().filter_map(message).map(sentence).collect();
         let lines: Vec<String> = if log.is_empty() { lines(&words) } else { lines(&log) };
         match &lines[lines.len().saturating_sub(LAST_LINES)..] {
             [] => "it said nothing".to_owned(),

@@ -1,4 +1,4 @@
-//! `lockmod lock`: a lock that is held until Ctrl-C is pressed.
+//! `lockmod lock`: a lock that is held until Ctrl-C is pressed, or nobody reads the output.
 
 use nix::sys::signal::Signal;
 
@@ -11,7 +11,7 @@ use super::{doubts, out, waiting};
 
 pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
     let (name, locker) = (&args.claim.name, args.claim.builder(args.wait)?.build()?);
-    let mut signals = Signals::new()?;
+    let mut signals = Signals::new()?.or_closed_pipe()?;
     let guard = waiting::acquire(&locker, &args.claim, &mut signals, args.json).await?;
     let told = if args.json {
         let fields = [
@@ -37,7 +37,8 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
             let not_told = doubts::not_told(&locker).await;
             tell_released(name, signal, args.json);
             not_told.iter().for_each(|text| warn(text, args.json));
-            Ok(())
+            let is_closed = signal == Signal::SIGPIPE as i32;
+            if is_closed { Err(Failure::interrupted(signal)) } else { Ok(()) }
         }
         lost = guard.lost() => {
             let failure =

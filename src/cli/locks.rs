@@ -21,8 +21,8 @@ use crate::wire::{code, outcome};
 
 pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
     let (name, builder) = (&args.claim.name, args.claim.builder(args.wait)?);
-    let locker = builder.renew(false).build()?;
-    let guard = waiting::acquire(&locker, &args.claim, &mut Signals::new()?, args.json).await?;
+    let (locker, mut signals) = (builder.renew(false).build()?, Signals::new()?.or_closed_pipe()?);
+    let guard = waiting::acquire(&locker, &args.claim, &mut signals, args.json).await?;
     // This also gives the commands to slow nodes time to be written.
     let doubles = doubts::doubles_at_once(&locker).await;
     if guard.is_lost() {

@@ -265,7 +265,7 @@ pub(super) fn busy_locks(survey: &Survey, order: LockOrder) -> Vec<(&[u8], &Lock
 pub(super) fn quorum_in_short(survey: &Survey) -> String {
     let (granting, all) = (survey.granting(), survey.nodes.len());
     match survey.margin() {
-        margin @ ..0 => format!("{granting}/{all} nodes grant, {} too few", -margin),
+        margin @ ..0 => format!("{granting}/{all} nodes grant, {} more needed", -margin),
         margin => format!("{granting}/{all} nodes grant, {margin} may fail"),
     }
 }

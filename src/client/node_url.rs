@@ -339,9 +339,12 @@ fn check(url: &str) -> Result<(), String> {
     if url.is_empty() {
         return Err("it is empty: is a variable not set, or a comma too many?".to_owned());
     }
-    let parts = split(url).ok_or_else(|| "it has no scheme, as redis://".to_owned())?;
+    let start = || "it does not begin with a scheme and ://, as redis://".to_owned();
+    let parts = split(url).ok_or_else(start)?;
     if !SCHEMES.contains(&parts.scheme) {
-        return Err(format!("'{}' is not a scheme for nodes", parts.scheme));
+        let is_known = SCHEMES.contains(&&*parts.scheme.to_ascii_lowercase());
+        let case = if is_known { ": write it in lower case" } else { "" };
+        return Err(format!("'{}' is not a scheme for nodes{case}", parts.scheme));
     }
     if url.matches("://").count() > 1 {
         return Err("it looks like several: give one URL per node".to_owned());
@@ -454,8 +457,10 @@ mod tests {
     fn every_mistake_is_named() {
         for (url, problem) in [
             ("", "empty"),
-            ("127.0.0.1:7001", "no scheme"),
-            ("http://h", "'http'"),
+            ("127.0.0.1:7001", "does not begin with a scheme"),
+            ("redis:/h", "a scheme and ://"),
+            ("http://h", "'http' is not a scheme for nodes"),
+            ("Redis://h", "'Redis' is not a scheme for nodes: write it in lower case"),
             ("redis://h:99999", "'99999'"),
             ("redis://h:0", "'0'"),
             ("redis://h:abc", "port is not a number"),

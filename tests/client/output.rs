@@ -89,6 +89,25 @@ fn a_lock_is_released_if_nobody_can_be_told_that_it_is_held() {
     }
 }
 
+/// `lockmod lock job | head -1` kept the lock until Ctrl-C, and `acquire --wait` waited to the end
+/// for a lock that it then released.
+#[test]
+fn a_reader_that_goes_ends_what_is_waited_for_and_what_is_held() {
+    let nodes = nodes(3);
+    let holder = start(lockmod(&nodes, &["lock", "job", "--ttl", "1h"]));
+    wait_until("it is held", || leases(&nodes, "job") == 3);
+    let waits = [&["lock", "job", "--wait", "1h"][..], &["acquire", "job", "--wait", "1h"]];
+    let waiting = waits.map(|args| start(lockmod(&nodes, args)));
+    wait_until("both wait", || succeeds(&nodes, &["info", "job"]).contains("2 in line"));
+    for mut child in waiting.into_iter().chain([holder]) {
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(128 + 13), String::new()));
+    }
+    wait_until("nothing is left", || leases(&nodes, "job") == 0);
+    assert!(!succeeds(&nodes, &["info", "job"]).contains("in line"));
+}
+
 /// Regression: the standard library opens `/dev/null` in place of a closed output, so `acquire`
 /// ended with 0, and the lock stayed held by a token that was lost.
 #[test]
@@ -300,7 +319,7 @@ fn errors_name_the_flags_of_the_command() {
     let said = fails(&nodes, &["list", "--even", "--timeout", "0s"], 125);
     assert!(said.contains("--timeout"), "{said}");
     let said = fails(&nodes, &["list", "--nodes", "htp:x"], 125);
-    assert!(said.contains("node 1 of --nodes has no usable URL, 'htp:x': it has no"), "{said}");
+    assert!(said.contains("node 1 of --nodes has no usable URL, 'htp:x': it does"), "{said}");
     let mut command = lockmod(&[], &["list"]);
     command.env("LOCKMOD_NODES", "redis://:s3cret@h:99999");
     let said = text(&command.output().unwrap().stderr);
