@@ -100,6 +100,7 @@ check: deps ## What CI runs before the tests: format, lints, docs, each feature 
 		cargo fmt --check --manifest-path packages/$$crate/Cargo.toml && \
 		cargo clippy --manifest-path packages/$$crate/Cargo.toml --target-dir target/packages-build -- -D warnings || exit 1; done
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features codec
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features module

@@ -9,7 +9,7 @@
 //! the data type), and nothing depends on it. The rest of the module is between the two.
 //!
 //! The server's functions are pointers that it sets when the module is loaded. Those of Redis 7.0
-//! are always set, because [`entry::init`] refuses an older server; newer ones are checked when
+//! are always set, because `init` in [`entry`] refuses an older server; newer ones are checked when
 //! they are used.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
@@ -39,7 +39,7 @@ macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
         match raw::$name {
             Some(function) => function($($argument),*),
-            // PROOF: `entry::init` refuses a server that is older than Redis 7.0.
+            // PROOF: `init` in `entry` refuses a server that is older than Redis 7.0.
             None => unreachable!(concat!(stringify!($name), " is in Redis 7.0")),
         }
     };
