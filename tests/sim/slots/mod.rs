@@ -1,0 +1,573 @@
+//! Masters of a Redis Cluster, between which slots move.
+//!
+//! Real: the engine's `Node` with what it knows about slots, its state file, and the messages that
+//! masters send each other. Simulated: what the server does in a Cluster (who has a slot, according
+//! to whom, by configuration epoch; `CLUSTER SETSLOT`; `MIGRATE`; redirections), the module's work
+//! for slots (`src/module/slots.rs`), an operator who moves slots, calls moves off and takes slots
+//! from dead masters, and faults: masters that are killed or hang, messages that are late or lost.
+//!
+//! A client asks one master, follows redirections, and relies on a lease for its validity.
+//! The judge sees every grant when it is made: nobody else holds the lock then, and its fence is
+//! larger than any before. At the end, when nothing fails any more, every lock can be acquired.
+
+mod clients;
+mod faults;
+mod operator;
+mod server;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use lockmod::engine::{
+    Came, Caution, FENCE_BLOCK, Fence, Footing, Lock, Millis, QuarantineReason, Question, Refusal,
+    RefusalKind, Shares, SlotAnswer, SlotRuns,
+};
+use lockmod::wire::slots::{SlotMessage, read_message, slot_of};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::time::{Instant, sleep};
+
+use crate::clients::FAST_PPM_MAX;
+use crate::clock::Clock;
+use crate::group::Member;
+use crate::line::Offer;
+use crate::node::{Defect, End, Node, Persistence};
+use crate::{ROUNDS_MAX, first_seed, on_all_processors, simulate};
+
+const MASTERS: usize = 3;
+/// Two locks in one slot, and one in another.
+const NAMES: [&[u8]; 3] = [b"{a}1", b"{a}2", b"{b}"];
+const MAX_TTL: Millis = Millis::new(6_000);
+/// In place of the master of a slot.
+const NOBODY: usize = usize::MAX;
+/// How often a server runs its cron, and the module looks at slots that do not move.
+const TICK: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long a master that has started serves nobody, so that it hears of slots that it has lost.
+const REJOINING: Duration = Duration::from_secs(2);
+/// A master that hears of no other for so long serves nobody.
+const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long it may take until every lock can be acquired again, once all faults and moves are over:
+/// answers that do not come, the longest lease, and a restart's wait.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a move without faults may keep a lock from being granted, besides messages: two
+/// questions, each after a tick.
+const UNAVAILABLE_MAX: Duration = Duration::from_millis(500);
+/// How many events a complaint shows.
+const EVENTS: usize = 60;
+const SEEDS: u64 = 100;
+const SEEDS_LONG: u64 = 10_000;
+
+/// A rule that is broken on purpose. Each must be caught.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Broken {
+    #[default]
+    Nothing,
+    /// A report counts as an answer about every slot.
+    BelievesReports,
+    /// A master does not tell that leases stay behind when a move is called off.
+    HidesWhatStays,
+    /// A master answers about slots that it has not given away.
+    AnswersForAll,
+    /// A master decides in a slot on its way without a question.
+    HidesMoves,
+    /// A master does not tell its floor.
+    HidesItsFloor,
+    /// Nobody waits in a slot.
+    WaitsForNobody,
+}
+
+/// What a run does.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    seed: u64,
+    broken: Broken,
+    /// How many of a hundred steps bring a fault. Zero: every move succeeds.
+    faults: u32,
+    delay_ms: u64,
+}
+
+impl Plan {
+    fn of(seed: u64, broken: Broken) -> Plan {
+        let faults = if seed.is_multiple_of(4) { 0 } else { [1, 3, 8][seed as usize / 12 % 3] };
+        let delays = if faults == 0 { [2, 20, 150] } else { [2, 150, 1_500] };
+        Plan { seed, broken, faults, delay_ms: delays[seed as usize / 4 % 3] }
+    }
+}
+
+/// One master, and what its server knows about the Cluster.
+#[derive(Debug)]
+struct Master {
+    node: Node,
+    owners: BTreeMap<u16, usize>,
+    /// The configuration epoch of each master, as far as this one knows.
+    epochs: [u64; MASTERS],
+    /// The slots that each master last said to have.
+    claimed: [BTreeSet<u16>; MASTERS],
+    importing: BTreeMap<u16, usize>,
+    migrating: BTreeMap<u16, usize>,
+    hangs_until: Instant,
+    is_to_start_at: Option<Instant>,
+    serves_from: Instant,
+    /// When it last heard from another master, since it started.
+    heard_at: Option<Instant>,
+    ticked_at: Instant,
+    looked_at: Instant,
+    /// It has looked at its slots since it started.
+    has_looked: bool,
+    greeted_at: Instant,
+    /// The floor of each master, as it last heard.
+    heard_floors: [u64; MASTERS],
+    /// Slots in which it waits, as its state file says.
+    waits_in: BTreeSet<u16>,
+}
+
+/// The slots of a master, as its server or another one announces them.
+#[derive(Clone, Debug)]
+struct Announcement {
+    owner: usize,
+    epoch: u64,
+    slots: Vec<u16>,
+}
+
+#[derive(Clone, Debug)]
+enum Mail {
+    /// A message of the module.
+    Text(String),
+    Announced(Announcement),
+    /// A request of a client that knows only this master.
+    Acquire {
+        name: usize,
+        ttl: Millis,
+        sent_at: Instant,
+    },
+    /// A key that its former master has given up sending.
+    Restore {
+        name: usize,
+        bytes: Vec<u8>,
+    },
+}
+
+#[derive(Debug)]
+struct Letter {
+    due: Instant,
+    from: usize,
+    to: usize,
+    mail: Mail,
+}
+
+/// A server's reply to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reply {
+    Gone,
+    Moved(usize),
+    Ask(usize),
+    Refused(RefusalKind, Option<QuarantineReason>),
+    Done(Vec<u8>),
+}
+
+#[derive(Clone, Debug)]
+struct Holder {
+    token: Vec<u8>,
+    until: Instant,
+}
+
+/// A slot on its way.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    slot: u16,
+    from: usize,
+    to: usize,
+    step: Step,
+    at: Instant,
+    /// Keys are sent with `REPLACE`.
+    replaces: bool,
+    /// Which start of the target this is.
+    run: u64,
+}
+
+/// The commands of a move, in their order. The first two may change places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+enum Step {
+    Import,
+    Migrate,
+    MigrateFirst,
+    ImportSecond,
+    Keys,
+    Assign,
+    AssignAtSource,
+    AssignElsewhere,
+    /// `CLUSTER ADDSLOTS`, for a slot that nobody has.
+    Add,
+    Done,
+    StableAtTarget,
+    StableAtSource,
+}
+
+/// How often things happened.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    grants: u64,
+    grants_on_the_way: u64,
+    extensions: u64,
+    moved: u64,
+    called_off: u64,
+    taken_from_the_dead: u64,
+    given_up: u64,
+    keys_moved: u64,
+    keys_late: u64,
+    refused_moving: u64,
+    refused_waiting: u64,
+    deleted: u64,
+    kills: u64,
+    hangs: u64,
+}
+
+struct Cluster {
+    plan: Plan,
+    random: StdRng,
+    masters: Vec<Master>,
+    mail: Vec<Letter>,
+    /// The last configuration epoch.
+    epoch: u64,
+    /// What these two masters tell each other about slots is lost until then.
+    cut: Option<(usize, usize, Instant)>,
+    moves: Vec<Move>,
+    holders: [Option<Holder>; NAMES.len()],
+    fences: [u64; NAMES.len()],
+    tokens: u64,
+    /// By slot, if the last request was refused: since when, and when that was.
+    refused: BTreeMap<u16, (Instant, Instant)>,
+    counts: Counts,
+    /// The last events.
+    events: VecDeque<String>,
+    started_at: Instant,
+    complaints: Vec<String>,
+}
+
+fn name_of(master: usize) -> Vec<u8> {
+    format!("{master:040x}").into_bytes()
+}
+
+fn number_of(name: &[u8]) -> usize {
+    (0..MASTERS).find(|master| name_of(*master) == name).expect("a master's name")
+}
+
+/// A slot that each master keeps: a master without slots is none.
+fn home(master: usize) -> u16 {
+    (0..).find(|slot| usize::from(*slot) % MASTERS == master && !moving().contains(slot)).unwrap()
+}
+
+/// The slots that move.
+fn moving() -> BTreeSet<u16> {
+    NAMES.iter().map(|name| slot_of(name)).collect()
+}
+
+fn runs(slots: impl IntoIterator<Item = u16>) -> SlotRuns {
+    slots.into_iter().map(|slot| (slot, slot)).collect()
+}
+
+/// How long, in true time, a client may rely on a lease that was asked for with this ttl.
+fn validity(ttl: Millis) -> Duration {
+    let slowest = 1.0 + FAST_PPM_MAX as f64 / 1e6;
+    Duration::from_millis(ttl.get() * 99 / 100 - 2).mul_f64(slowest)
+}
+
+impl Cluster {
+    fn start(plan: Plan) -> Cluster {
+        let mut random = StdRng::seed_from_u64(plan.seed);
+        let kinds = [Persistence::Nothing, Persistence::Snapshots, Persistence::Always];
+        let now = Instant::now();
+        let owners: BTreeMap<u16, usize> = (0..MASTERS)
+            .map(|master| (home(master), master))
+            .chain(moving().into_iter().map(|slot| (slot, random.random_range(0..MASTERS))))
+            .collect();
+        // A lease that moves is dated by wall clocks, so all masters agree on the time.
+        let then = Duration::from_micros(random.random_range(1 << 32..1 << 33));
+        let fast_ppm = random.random_range(-FAST_PPM_MAX..=FAST_PPM_MAX);
+        let master = |number: usize| {
+            let clock = Clock::new(then, fast_ppm);
+            let kind = kinds[random.random_range(0..kinds.len())];
+            let offer = Offer { has_lines: true, grants: true, max_waiters: 1_000 };
+            let terms = (offer, Member::new(number, 0, None), MAX_TTL);
+            let mut node = Node::start(number, clock, kind, terms, Defect::None);
+            node.engine.join_cluster();
+            Master {
+                node,
+                owners: owners.clone(),
+                epochs: std::array::from_fn(|other| other as u64 + 1),
+                claimed: Default::default(),
+                importing: BTreeMap::new(),
+                migrating: BTreeMap::new(),
+                hangs_until: now,
+                is_to_start_at: None,
+                serves_from: now,
+                heard_at: Some(now),
+                ticked_at: now,
+                looked_at: now,
+                has_looked: false,
+                greeted_at: now,
+                heard_floors: [0; MASTERS],
+                waits_in: BTreeSet::new(),
+            }
+        };
+        let masters = (0..MASTERS).map(master).collect();
+        Cluster {
+            plan,
+            random,
+            masters,
+            mail: Vec::new(),
+            epoch: MASTERS as u64,
+            cut: None,
+            moves: Vec::new(),
+            holders: Default::default(),
+            fences: Default::default(),
+            tokens: 0,
+            refused: BTreeMap::new(),
+            counts: Counts::default(),
+            events: VecDeque::new(),
+            started_at: now,
+            complaints: Vec::new(),
+        }
+    }
+
+    fn note(&mut self, at: usize, event: &str) {
+        let millis = self.started_at.elapsed().as_millis();
+        self.events.push_back(format!("{millis:6} {at}: {event}"));
+        if self.events.len() > EVENTS {
+            self.events.pop_front();
+        }
+    }
+
+    fn complain(&mut self, complaint: &str) {
+        let events = Vec::from(std::mem::take(&mut self.events)).join("\n");
+        self.complaints.push(format!("{complaint}\n{events}"));
+    }
+
+    fn chance(&mut self, percent: u32) -> bool {
+        self.random.random_ratio(percent, 100)
+    }
+
+    fn millis(&mut self, first: u64, last: u64) -> Duration {
+        Duration::from_millis(self.random.random_range(first..=last))
+    }
+
+    fn is_up(&self, at: usize) -> bool {
+        self.masters[at].is_to_start_at.is_none()
+    }
+
+    fn is_able(&self, at: usize) -> bool {
+        self.is_up(at) && self.masters[at].hangs_until <= Instant::now()
+    }
+
+    fn others(at: usize) -> impl Iterator<Item = usize> {
+        (0..MASTERS).filter(move |other| *other != at)
+    }
+
+    async fn step(&mut self) {
+        let pause = self.millis(1, 60);
+        sleep(pause).await;
+        let now = Instant::now();
+        for at in 0..MASTERS {
+            if self.masters[at].is_to_start_at.is_some_and(|back_at| back_at <= now) {
+                self.start_again(at);
+            }
+        }
+        self.deliver();
+        for at in 0..MASTERS {
+            if self.is_able(at) && self.masters[at].ticked_at + TICK <= now {
+                self.masters[at].ticked_at = now;
+                self.tick(at);
+            }
+            if self.is_able(at) && self.masters[at].greeted_at <= now {
+                self.masters[at].greeted_at = now + self.millis(300, 1_000);
+                self.announce(at);
+            }
+        }
+        self.go_on_with_moves();
+        self.use_lock();
+    }
+
+    async fn storm(&mut self) {
+        let over_at = Instant::now() + self.millis(20_000, 60_000);
+        while Instant::now() < over_at && self.complaints.is_empty() {
+            self.step().await;
+            if self.chance(5) {
+                self.begin_move();
+            }
+            if self.chance(3) {
+                self.forget_idle();
+            }
+            if self.chance(1) {
+                let at = self.random.random_range(0..MASTERS);
+                if self.is_able(at) {
+                    self.masters[at].node.save();
+                }
+            }
+            if self.chance(self.plan.faults) {
+                self.do_harm();
+            }
+            if !(0..MASTERS).all(|at| self.is_up(at)) && self.chance(3) {
+                self.fix();
+            }
+        }
+    }
+
+    /// Ends all faults and moves, and requires that every lock can be acquired.
+    async fn calm(&mut self) {
+        let now = Instant::now();
+        self.plan.faults = 0;
+        self.cut = None;
+        self.masters.iter_mut().for_each(|master| master.hangs_until = now);
+        self.masters.iter_mut().for_each(|master| {
+            master.is_to_start_at = master.is_to_start_at.map(|_| now);
+        });
+        let mut over_at = now + PATIENCE;
+        let mut is_quiet = false;
+        while Instant::now() < over_at && self.complaints.is_empty() {
+            // Refusals may still follow from faults.
+            self.refused.clear();
+            self.step().await;
+            self.fix();
+            if !is_quiet && self.moves.is_empty() && self.masters.iter().all(|it| it.has_looked) {
+                for master in &mut self.masters {
+                    master.importing.clear();
+                    master.migrating.clear();
+                }
+                (is_quiet, over_at) = (true, Instant::now() + PATIENCE);
+            }
+        }
+        for (number, name) in NAMES.into_iter().enumerate() {
+            let reply = self.follow(number, &[b"LOCK.ACQUIRE", name, b"last", b"100"]);
+            if !matches!(&reply, Reply::Done(bytes) if !bytes.starts_with(b"-")) {
+                let owner = |master: &Master| (master.owners[&slot_of(name)], master.epochs);
+                let views: Vec<_> = self.masters.iter().map(owner).collect();
+                let (text, what) = (name.escape_ascii(), "cannot be acquired in the end");
+                self.complain(&format!("{text}: {what}: {reply:?}, owners and epochs {views:?}"));
+            }
+        }
+    }
+}
+
+fn integer(reply: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(reply).ok()?.strip_prefix(':')?;
+    text.trim_end().parse().ok()
+}
+
+fn run(plan: Plan) -> (Counts, Vec<String>) {
+    let story = async {
+        let mut cluster = Cluster::start(plan);
+        cluster.storm().await;
+        if cluster.complaints.is_empty() {
+            cluster.calm().await;
+        }
+        (cluster.counts, cluster.complaints)
+    };
+    simulate(story).expect("each step takes time")
+}
+
+impl Counts {
+    fn add(&mut self, mut other: Counts) {
+        for (sum, count) in self.all_mut().into_iter().zip(other.all_mut()) {
+            *sum.1 += *count.1;
+        }
+    }
+
+    fn all_mut(&mut self) -> [(&'static str, &mut u64); 14] {
+        [
+            ("grants", &mut self.grants),
+            ("grants on the way", &mut self.grants_on_the_way),
+            ("extensions", &mut self.extensions),
+            ("moved", &mut self.moved),
+            ("called off", &mut self.called_off),
+            ("taken from the dead", &mut self.taken_from_the_dead),
+            ("given up", &mut self.given_up),
+            ("keys moved", &mut self.keys_moved),
+            ("keys that came late", &mut self.keys_late),
+            ("refused: moving", &mut self.refused_moving),
+            ("refused: waiting", &mut self.refused_waiting),
+            ("deleted", &mut self.deleted),
+            ("kills", &mut self.kills),
+            ("hangs", &mut self.hangs),
+        ]
+    }
+}
+
+/// Runs these seeds, and more until the rare events have come about too.
+fn run_seeds(first: u64, count: u64) {
+    let (mut total, mut seeds) = (Counts::default(), first..first + count);
+    loop {
+        let play = |seed| must_hold(Plan::of(seed, Broken::Nothing));
+        on_all_processors(seeds.clone(), play).into_iter().for_each(|counts| total.add(counts));
+        println!("up to seed {} from LOCKMOD_FIRST_SEED={first}: {total:?}", seeds.end);
+        if total.all_mut().iter().all(|(_, count)| **count > 0) {
+            return;
+        }
+        assert!(seeds.end < first + count * ROUNDS_MAX, "not all of this came about");
+        seeds = seeds.end..seeds.end + count;
+    }
+}
+
+fn must_hold(plan: Plan) -> Counts {
+    let (counts, complaints) = run(plan);
+    let text = complaints.join("\n");
+    assert!(text.is_empty(), "LOCKMOD_FIRST_SEED={} {plan:?} {counts:?}\n{text}", plan.seed);
+    counts
+}
+
+#[test]
+fn slots_that_move_keep_every_promise() {
+    run_seeds(first_seed(), SEEDS);
+}
+
+#[test]
+#[ignore = "takes minutes; `make sim` runs it"]
+fn slots_that_move_keep_every_promise_in_many_seeds() {
+    run_seeds(first_seed(), SEEDS_LONG);
+}
+
+/// Whether one of many seeds finds this.
+#[track_caller]
+fn must_be_caught(broken: Broken, complaint: &str) {
+    for seed in 0..200 {
+        let (_, complaints) = run(Plan::of(seed, broken));
+        if let Some(found) = complaints.iter().find(|found| found.contains(complaint)) {
+            println!("{broken:?}: seed {seed} found:\n{found}");
+            return;
+        }
+    }
+    panic!("{broken:?}: the simulation or its judge is blind");
+}
+
+const OVERLAP: &str = "two held the lock at once";
+const FENCE: &str = "no larger fence";
+
+#[test]
+fn a_report_that_counts_as_an_answer_is_caught() {
+    must_be_caught(Broken::BelievesReports, OVERLAP);
+}
+
+#[test]
+fn a_master_that_does_not_tell_which_leases_stay_is_caught() {
+    must_be_caught(Broken::HidesWhatStays, OVERLAP);
+}
+
+#[test]
+fn a_master_that_answers_about_its_own_slots_is_caught() {
+    must_be_caught(Broken::AnswersForAll, OVERLAP);
+}
+
+#[test]
+fn a_master_that_decides_in_a_slot_on_its_way_without_a_question_is_caught() {
+    must_be_caught(Broken::HidesMoves, FENCE);
+}
+
+#[test]
+fn a_master_that_does_not_tell_its_floor_is_caught() {
+    must_be_caught(Broken::HidesItsFloor, FENCE);
+}
+
+#[test]
+fn a_master_that_waits_for_nobody_is_caught() {
+    must_be_caught(Broken::WaitsForNobody, OVERLAP);
+}

@@ -1,0 +1,259 @@
+//! The operator: moves that are begun, given up, called off and forced.
+
+use super::*;
+
+impl Cluster {
+    /// Begins a move, unless the slot's master does not decide there yet: see "Whoever moves slots
+    /// must take some care" in docs/design.md.
+    pub(super) fn begin_move(&mut self) {
+        let slots: Vec<u16> = moving().into_iter().collect();
+        let slot = slots[self.random.random_range(0..slots.len())];
+        let is_agreed = |at: &usize| {
+            self.is_able(*at) && self.masters.iter().all(|master| master.owners[&slot] == *at)
+        };
+        let Some(from) = (0..MASTERS).find(is_agreed) else { return };
+        let is_busy = self.moves.iter().any(|one| one.slot == slot);
+        if is_busy || !self.masters[from].node.engine.decides_in(slot) {
+            return;
+        }
+        let to = (from + self.random.random_range(1..MASTERS)) % MASTERS;
+        let step = if self.chance(20) { Step::MigrateFirst } else { Step::Import };
+        let (at, run) = (Instant::now(), self.masters[to].node.run);
+        self.moves.push(Move { slot, from, to, step, at, replaces: false, run });
+    }
+
+    /// `CLUSTER DELSLOTS` at all masters. Another one takes the slot, without its locks.
+    pub(super) fn give_up(&mut self) {
+        let at = self.random.random_range(0..MASTERS);
+        let slots: Vec<u16> = moving().into_iter().collect();
+        let slot = slots[self.random.random_range(0..slots.len())];
+        let is_agreed = (0..MASTERS).all(|other| {
+            let master = &self.masters[other];
+            self.is_able(other) && master.has_looked && master.owners[&slot] == at
+        });
+        let is_busy = self.moves.iter().any(|one| one.slot == slot);
+        let decides = self.masters[at].node.engine.decides_in(slot);
+        // Also in the middle of a move that its source has noticed.
+        let leaves = self.masters[at].migrating.contains_key(&slot) && !decides;
+        if !is_agreed || !leaves && (is_busy || !decides) {
+            return;
+        }
+        self.moves.retain(|one| one.slot != slot);
+        self.note(at, &format!("gives slot {slot} up"));
+        for master in &mut self.masters {
+            master.owners.insert(slot, NOBODY);
+            master.importing.remove(&slot);
+            master.migrating.remove(&slot);
+        }
+        let to = (at + self.random.random_range(1..MASTERS)) % MASTERS;
+        let now = Instant::now() + self.millis(1, 1_000);
+        let run = self.masters[to].node.run;
+        let (step, replaces) = (Step::Add, false);
+        self.moves.push(Move { slot, from: at, to, step, at: now, replaces, run });
+    }
+
+    pub(super) fn go_on_with_moves(&mut self) {
+        for _ in 0..self.moves.len() {
+            let mut one = self.moves.remove(0);
+            if one.at > Instant::now() {
+                self.moves.push(one);
+                continue;
+            }
+            let may_be_called_off = self.plan.faults > 0 && one.step < Step::Assign;
+            one.step = match self.take_step(&mut one) {
+                _ if may_be_called_off && self.chance(4) => {
+                    self.counts.called_off += 1;
+                    if self.chance(50) { Step::StableAtTarget } else { Step::StableAtSource }
+                }
+                Some(step) => step,
+                None => one.step,
+            };
+            let is_half_done = one.step > Step::Done && self.chance(10);
+            if one.step != Step::Done && !is_half_done {
+                let pause = if self.chance(10) { 6_000 } else { 300 };
+                one.at = Instant::now() + self.millis(1, pause);
+                self.moves.push(one);
+            }
+        }
+    }
+
+    /// Returns the next step; `None` if this one failed and is tried again.
+    pub(super) fn take_step(&mut self, one: &mut Move) -> Option<Step> {
+        let Move { slot, from, to, step, .. } = *one;
+        let at = match step {
+            Step::Import | Step::ImportSecond | Step::Assign | Step::Add => to,
+            Step::StableAtTarget => to,
+            _ => from,
+        };
+        // Its module looks at its slots a tenth of a second after its start.
+        if !self.is_able(at) || !self.masters[at].has_looked {
+            return None;
+        }
+        self.note(at, &format!("operator: {one:?}"));
+        let claims_more = self.claims_more(to);
+        let source = &self.masters[from];
+        let is_unnoticed =
+            source.migrating.contains_key(&slot) && source.node.engine.decides_in(slot);
+        let is_assigning =
+            self.moves.iter().any(|other| (Step::AssignAtSource..Step::Done).contains(&other.step));
+        let master = &mut self.masters[at];
+        let owns = master.owners[&slot] == at;
+        Some(match step {
+            Step::Import | Step::ImportSecond if owns => Step::StableAtSource,
+            Step::Import | Step::ImportSecond => {
+                master.importing.insert(slot, from);
+                if step == Step::Import { Step::Migrate } else { Step::Keys }
+            }
+            Step::Migrate | Step::MigrateFirst | Step::Keys if !owns => Step::StableAtTarget,
+            Step::Migrate | Step::MigrateFirst => {
+                master.migrating.insert(slot, to);
+                if step == Step::Migrate { Step::Keys } else { Step::ImportSecond }
+            }
+            Step::Keys => return self.send_key(one),
+            Step::Assign if is_assigning || claims_more => return None,
+            Step::Assign if !master.importing.contains_key(&slot) => Step::StableAtSource,
+            Step::Assign => {
+                self.assign(slot, to);
+                self.counts.moved += 1;
+                Step::AssignAtSource
+            }
+            Step::AssignAtSource => {
+                let is_there =
+                    |name: &[u8]| slot_of(name) == slot && master.node.locks.contains_key(name);
+                if owns && NAMES.into_iter().any(is_there) {
+                    // Refused. It will hear from the target.
+                    return None;
+                }
+                master.owners.insert(slot, to);
+                master.claimed[to].insert(slot);
+                master.migrating.remove(&slot);
+                Step::AssignElsewhere
+            }
+            Step::AssignElsewhere => {
+                let third = MASTERS - from - to;
+                let is_done = self.is_able(third) && self.masters[to].owners[&slot] == to;
+                if is_done {
+                    self.masters[third].owners.insert(slot, to);
+                    self.masters[third].claimed[to].insert(slot);
+                }
+                Step::Done
+            }
+            Step::Add => {
+                if master.node.run != one.run {
+                    // It does not know any more who had the slot.
+                    (one.to, one.run) = (from, self.masters[from].node.run);
+                    return None;
+                }
+                let owner = master.owners[&slot];
+                if owner == NOBODY {
+                    master.owners.insert(slot, to);
+                    self.announce(to);
+                    self.counts.given_up += 1;
+                } else if self.masters[owner].owners[&slot] == NOBODY {
+                    // It was told late, and would refuse: `DELSLOTS` once more.
+                    self.masters[to].owners.insert(slot, NOBODY);
+                    return None;
+                }
+                Step::Done
+            }
+            // A move that is over before its source has looked is not noticed.
+            Step::StableAtTarget | Step::StableAtSource if is_unnoticed => return None,
+            Step::StableAtTarget | Step::StableAtSource => {
+                master.importing.remove(&slot);
+                master.migrating.remove(&slot);
+                let other = if at == to { from } else { to };
+                let master = &self.masters[other];
+                let is_open = master.importing.get(&slot).is_some_and(|source| *source == at)
+                    || master.migrating.get(&slot).is_some_and(|target| *target == at);
+                match step {
+                    _ if !is_open => Step::Done,
+                    Step::StableAtTarget => Step::StableAtSource,
+                    _ => Step::StableAtTarget,
+                }
+            }
+            Step::Done => Step::Done,
+        })
+    }
+
+    /// Whether a master believes to have slots that others do not believe it to have. If it then
+    /// takes another slot, it claims these again, with the highest epoch.
+    pub(super) fn claims_more(&self, at: usize) -> bool {
+        let claims = |slot: &u16| self.masters[at].owners[slot] == at;
+        let is_agreed = |slot: &u16| self.masters.iter().all(|other| other.owners[slot] == at);
+        moving().iter().any(|slot| claims(slot) && !is_agreed(slot))
+    }
+
+    /// `MIGRATE`, one key. A target that hangs reads the key when it goes on; the operator then
+    /// sends it again, with `REPLACE`.
+    pub(super) fn send_key(&mut self, one: &mut Move) -> Option<Step> {
+        let Move { slot, from, to, .. } = *one;
+        let source = &self.masters[from].node;
+        let is_there =
+            |name: &usize| slot_of(NAMES[*name]) == slot && source.locks.contains_key(NAMES[*name]);
+        let Some(name) = (0..NAMES.len()).find(is_there) else { return Some(Step::Assign) };
+        let bytes = source.encode(&source.locks[NAMES[name]], 0);
+        if !self.is_up(to) {
+            return None;
+        }
+        if !self.is_able(to) {
+            one.replaces = true;
+            self.send(to, to, Mail::Restore { name, bytes });
+            return None;
+        }
+        if !self.masters[to].importing.contains_key(&slot) {
+            return Some(Step::StableAtSource);
+        }
+        if !self.masters[to].node.receive_key(NAMES[name], &bytes, one.replaces) {
+            one.replaces = true;
+            return None;
+        }
+        self.masters[from].node.delete(NAMES[name]);
+        self.counts.keys_moved += 1;
+        Some(Step::Keys)
+    }
+
+    /// A slot becomes a master's, by its own word.
+    pub(super) fn assign(&mut self, slot: u16, to: usize) {
+        let master = &mut self.masters[to];
+        master.owners.insert(slot, to);
+        master.importing.remove(&slot);
+        master.waits_in.remove(&slot);
+        // No two masters take the same epoch: Redis resolves that by chance.
+        self.epoch += 1;
+        master.epochs[to] = self.epoch;
+        self.announce(to);
+    }
+
+    /// `redis-cli --cluster fix`: a slot without a master, or with a dead one, is given to another.
+    pub(super) fn fix(&mut self) {
+        let slots: Vec<u16> = moving().into_iter().collect();
+        let slot = slots[self.random.random_range(0..slots.len())];
+        let to = self.random.random_range(0..MASTERS);
+        let mut owners = (0..MASTERS).filter(|at| self.masters[*at].owners[&slot] == *at);
+        if self.masters[to].owners[&slot] == NOBODY {
+            return;
+        }
+        if !self.is_able(to) || !self.masters[to].has_looked || owners.any(|at| self.is_up(at)) {
+            return;
+        }
+        let living: Vec<_> = (0..MASTERS).filter(|at| self.is_up(*at)).collect();
+        let is_majority = 2 * living.len() > MASTERS;
+        if !is_majority || self.claims_more(to) || !living.iter().all(|at| self.is_able(*at)) {
+            // The dead master might come back, and hear of it from nobody.
+            return;
+        }
+        self.moves.retain(|one| one.slot != slot);
+        self.note(to, &format!("takes slot {slot}, which has no living master"));
+        self.assign(slot, to);
+        let said = self.masters[to].announcement(to);
+        for at in living {
+            let master = &mut self.masters[at];
+            master.importing.remove(&slot);
+            master.owners.insert(slot, to);
+            // Who hears of the epoch hears what is claimed with it.
+            master.claimed[to] = said.slots.iter().copied().collect();
+            master.epochs[to] = said.epoch;
+        }
+        self.counts.taken_from_the_dead += 1;
+    }
+}

@@ -1,0 +1,291 @@
+//! What a server and the module do in a Cluster: messages, redirections, and slots that come.
+
+use super::*;
+
+impl Cluster {
+    pub(super) fn send(&mut self, from: usize, to: usize, mail: Mail) {
+        let now = Instant::now();
+        let is_between = |(one, other, until): (usize, usize, Instant)| {
+            now < until && [one, other].contains(&from) && [one, other].contains(&to)
+        };
+        let is_text = |mail: &Mail| matches!(mail, Mail::Text(_));
+        if self.cut.is_some_and(is_between) && is_text(&mail) {
+            return;
+        }
+        // The Cluster itself hears soon; what masters tell each other about slots may take longer.
+        let is_before = |letter: &&Letter| {
+            (letter.from, letter.to, is_text(&letter.mail)) == (from, to, is_text(&mail))
+        };
+        let last = self.mail.iter().filter(is_before).map(|letter| letter.due).max();
+        let longest = if is_text(&mail) { self.plan.delay_ms } else { 150 };
+        let due = now + self.millis(1, self.plan.delay_ms.min(longest));
+        self.mail.push(Letter { due: last.map_or(due, |last| last.max(due)), from, to, mail });
+    }
+
+    /// Delivers what has arrived. A server that hangs reads it later; one that is down, never.
+    pub(super) fn deliver(&mut self) {
+        loop {
+            let has_come = |(_, letter): &(usize, &Letter)| {
+                let reads = !self.is_up(letter.to) || self.is_able(letter.to);
+                letter.due <= Instant::now() && reads
+            };
+            let letters = self.mail.iter().enumerate().filter(has_come);
+            let Some((index, _)) = letters.min_by_key(|(index, letter)| (letter.due, *index))
+            else {
+                return;
+            };
+            let Letter { from, to, mail, .. } = self.mail.remove(index);
+            if self.is_up(to) {
+                self.receive(from, to, mail);
+            }
+        }
+    }
+
+    pub(super) fn receive(&mut self, from: usize, to: usize, mail: Mail) {
+        if let Mail::Text(text) = &mail {
+            self.note(to, &format!("hears {from}: {text}"));
+        }
+        match mail {
+            Mail::Text(text) => self.hear(from, to, text.as_bytes()),
+            Mail::Announced(said) => {
+                let (now, master) = (Instant::now(), &mut self.masters[to]);
+                if master.heard_at.replace(now).is_none() {
+                    // Time enough to hear which slots it has lost.
+                    master.serves_from = master.serves_from.max(now + REJOINING);
+                }
+                if said.owner == from {
+                    self.masters[to].claimed[from] = said.slots.iter().copied().collect();
+                    self.correct(to, &said);
+                }
+                let lost = self.masters[to].learn(to, said);
+                lost.into_iter().for_each(|slot| self.delete_keys(to, slot));
+            }
+            Mail::Acquire { name, ttl, sent_at } => self.try_at(to, name, ttl, sent_at),
+            Mail::Restore { name, bytes } => {
+                let slot = slot_of(NAMES[name]);
+                if self.masters[to].importing.contains_key(&slot) {
+                    let is_new = self.masters[to].node.receive_key(NAMES[name], &bytes, false);
+                    self.counts.keys_late += u64::from(is_new);
+                }
+            }
+        }
+    }
+
+    /// The server deletes the keys of a slot that it has lost.
+    pub(super) fn delete_keys(&mut self, at: usize, slot: u16) {
+        for name in NAMES.into_iter().filter(|name| slot_of(name) == slot) {
+            self.note(at, &format!("deletes {} with its slot", name.escape_ascii()));
+            self.counts.deleted += u64::from(self.masters[at].node.locks.contains_key(name));
+            self.masters[at].node.delete(name);
+        }
+    }
+
+    pub(super) fn announce(&mut self, at: usize) {
+        let said = self.masters[at].announcement(at);
+        for other in Cluster::others(at) {
+            self.send(at, other, Mail::Announced(said.clone()));
+        }
+    }
+
+    /// A master that claims a slot of another, with a lower epoch, is told who has it.
+    pub(super) fn correct(&mut self, at: usize, said: &Announcement) {
+        let master = &self.masters[at];
+        let owners: BTreeSet<_> = said.slots.iter().map(|slot| master.owners[slot]).collect();
+        let is_newer = |owner: &usize| {
+            ![NOBODY, said.owner].contains(owner) && said.epoch < master.epochs[*owner]
+        };
+        let news = owners.into_iter().filter(is_newer).map(|owner| {
+            let mut news = master.announcement(owner);
+            // Redis tells what it believes of the owner; here, only what the owner has said.
+            news.slots.retain(|slot| owner == at || master.claimed[owner].contains(slot));
+            news
+        });
+        for news in news.collect::<Vec<_>>() {
+            self.send(at, said.owner, Mail::Announced(news));
+        }
+    }
+
+    // ---- the module: src/module/slots.rs ----
+
+    pub(super) fn admit(&mut self, at: usize, slot: u16) -> Result<(), Refusal> {
+        if self.masters[at].node.engine.decides_in(slot) {
+            return Ok(());
+        }
+        self.look(at);
+        if self.masters[at].node.engine.decides_in(slot) {
+            return Ok(());
+        }
+        let came = self.come(at, slot);
+        if matches!(came, Err(Refusal::SlotMoving { .. })) {
+            self.ask_others(at);
+        }
+        came
+    }
+
+    pub(super) fn tick(&mut self, at: usize) {
+        let now = Instant::now();
+        let master = &mut self.masters[at];
+        master.node.retry_state();
+        if !master.node.engine.has_moving_slots() && now < master.looked_at + PAUSE {
+            return;
+        }
+        self.look(at);
+        self.come_to_all(at);
+        self.ask_others(at);
+        let node = &mut self.masters[at].node;
+        let told = node.engine.tell(node.clocks().now, MAX_TTL);
+        if let Some(mut told) = told {
+            if self.plan.broken == Broken::HidesItsFloor {
+                told.floor = Fence::ZERO;
+            }
+            let text = SlotMessage::Report(told).to_string();
+            for other in Cluster::others(at) {
+                self.send(at, other, Mail::Text(text.clone()));
+            }
+        }
+    }
+
+    pub(super) fn hear(&mut self, from: usize, to: usize, message: &[u8]) {
+        let (name, broken) = (name_of(from), self.plan.broken);
+        let now = self.masters[to].node.clocks().now;
+        let engine = &mut self.masters[to].node.engine;
+        match read_message(message).expect("a master wrote it") {
+            SlotMessage::Report(footing) => {
+                engine.hear(&name, footing, now);
+                self.masters[to].heard_floors[from] = footing.floor.get();
+                let engine = &mut self.masters[to].node.engine;
+                if broken == Broken::BelievesReports {
+                    let up = Millis::new(1 << 40);
+                    let slots = runs(engine.unsettled_slots());
+                    let answer = SlotAnswer { footing, up, held: Millis::ZERO, slots };
+                    engine.answered(&name, now, &answer, now);
+                }
+            }
+            SlotMessage::Answer { at, answer } => {
+                self.masters[to].heard_floors[from] = answer.footing.floor.get();
+                self.look(to);
+                self.masters[to].node.engine.answered(&name, at, &answer, now);
+                self.come_to_all(to);
+            }
+            SlotMessage::Question { at, slots } => {
+                self.look(to);
+                let node = &mut self.masters[to].node;
+                let left: BTreeSet<u16> = node.locks.keys().map(|name| slot_of(name)).collect();
+                let has_locks = |slot| left.contains(&slot);
+                let mut answers = node.engine.asked(&name, &slots, (now, MAX_TTL), has_locks);
+                if broken == Broken::AnswersForAll {
+                    let footing = Footing {
+                        floor: node.engine.promises().floor(),
+                        left: Millis::ZERO,
+                        longest: MAX_TTL,
+                    };
+                    let (up, held) = (Millis::new(1 << 40), Millis::ZERO);
+                    answers = vec![SlotAnswer { footing, up, held, slots }];
+                }
+                for mut answer in answers {
+                    if broken == Broken::HidesItsFloor {
+                        answer.footing.floor = Fence::ZERO;
+                    }
+                    if broken == Broken::HidesWhatStays {
+                        answer.held = Millis::ZERO;
+                    }
+                    let text = SlotMessage::Answer { at, answer }.to_string();
+                    self.send(to, from, Mail::Text(text));
+                }
+            }
+        }
+    }
+
+    pub(super) fn ask_others(&mut self, at: usize) {
+        let node = &mut self.masters[at].node;
+        let asked_at = node.clocks().now;
+        for Question { master, slots } in node.engine.questions(asked_at) {
+            let text = SlotMessage::Question { at: asked_at, slots }.to_string();
+            self.send(at, number_of(&master), Mail::Text(text));
+        }
+    }
+
+    pub(super) fn look(&mut self, at: usize) {
+        let mut shares = self.masters[at].shares(at);
+        if self.plan.broken == Broken::HidesMoves {
+            shares.importing.clear();
+            shares.migrating.clear();
+        }
+        let master = &mut self.masters[at];
+        (master.looked_at, master.has_looked) = (Instant::now(), true);
+        master.node.engine.see(&shares, master.node.clocks().now);
+    }
+
+    pub(super) fn come_to_all(&mut self, at: usize) {
+        for slot in self.masters[at].node.engine.unsettled_slots() {
+            let _ = self.come(at, slot);
+        }
+    }
+
+    pub(super) fn come(&mut self, at: usize, slot: u16) -> Result<(), Refusal> {
+        let broken = self.plan.broken;
+        let quarantine = broken != Broken::WaitsForNobody;
+        let settings = (MAX_TTL, Caution { quarantine, on_promotion: true });
+        let master = &mut self.masters[at];
+        let clocks = master.node.dated();
+        let came = master.node.decide(b"", |node, _, _| node.come(slot, clocks, settings))?;
+        match came {
+            Came::Asks => Err(Refusal::SlotMoving { slot }),
+            Came::Decides(_) => {
+                master.waits_in.remove(&slot);
+                Ok(())
+            }
+            Came::Waits(left, change) => {
+                master.waits_in.insert(slot);
+                if let Some(change) = change {
+                    let _ = master.node.change_state(change);
+                }
+                Err(Refusal::Quarantine { reason: QuarantineReason::OtherMaster, left })
+            }
+        }
+    }
+}
+
+impl Master {
+    /// Takes an announcement. Returns the slots that this master has lost.
+    pub(super) fn learn(&mut self, own: usize, said: Announcement) -> Vec<u16> {
+        let Announcement { owner, epoch, slots } = said;
+        if owner == own || epoch < self.epochs[owner] {
+            return Vec::new();
+        }
+        self.epochs[owner] = epoch;
+        let mut lost = Vec::new();
+        for slot in slots {
+            let current = self.owners[&slot];
+            let is_beaten = current == NOBODY || current != owner && self.epochs[current] < epoch;
+            if is_beaten && !self.importing.contains_key(&slot) {
+                self.owners.insert(slot, owner);
+                if current == own {
+                    self.migrating.remove(&slot);
+                    lost.push(slot);
+                }
+            }
+        }
+        lost
+    }
+
+    pub(super) fn announcement(&self, owner: usize) -> Announcement {
+        let slots = self.owners.iter().filter(|(_, its)| **its == owner).map(|(slot, _)| *slot);
+        Announcement { owner, epoch: self.epochs[owner], slots: slots.collect() }
+    }
+
+    /// What `CLUSTER NODES` shows.
+    pub(super) fn shares(&self, own: usize) -> Shares {
+        let of = |owner| runs(self.announcement(owner).slots);
+        let others = Cluster::others(own).map(|other| (name_of(other), of(other)));
+        let names = |slots: &BTreeMap<u16, usize>| {
+            slots.iter().map(|(slot, other)| (*slot, name_of(*other))).collect()
+        };
+        Shares {
+            own: of(own),
+            others: others.filter(|(_, slots)| !slots.is_empty()).collect(),
+            importing: names(&self.importing),
+            migrating: names(&self.migrating),
+        }
+    }
+}
