@@ -374,6 +374,53 @@ def test_the_lock_outlives_a_loop_that_is_blocked(
     run(work())
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_a_callback_that_raises_keeps_no_result_from_others(
+    run: Run, nodes: list[str], name: str, error: type[BaseException]
+) -> None:
+    """All results that a blocked loop missed are taken in one turn."""
+    locker = Locker(nodes, ttl=0.5, renew=False)
+    told: list[str] = []
+    reported: list[object] = []
+    waits: list[asyncio.Task[str | None]] = []
+
+    def fail(reason: str) -> None:
+        told.append(reason)
+        raise error
+
+    async def begin() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: reported.append(type(context["exception"]))
+        )
+        guards = [await locker.aio.acquire(f"{name}:{number}") for number in range(4)]
+        for guard in guards:
+            guard.lost.call(fail)
+            waits.append(asyncio.ensure_future(guard.lost.wait()))
+            guard.lost.call(fail)
+        await asyncio.sleep(0)
+        until("all are lost", lambda: all(guard.lost for guard in guards))
+        until("it is told of the last", lambda: guards[-1].lost._lease.lost(PATIENCE))
+        assert await asyncio.gather(*waits) == ["expired"] * 4
+        await until_async("all callbacks have run", lambda: len(told) == 8)
+
+    if error is SystemExit:
+        # It ends the loop, as in a callback of `call_soon`; what was taken with it is not lost.
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(begin())
+        ends = 0
+        while not task.done():
+            try:
+                loop.run_until_complete(task)
+            except SystemExit:
+                ends += 1
+        task.result()
+        loop.close()
+        assert 0 < ends <= 8 and not reported
+    else:
+        run(begin())
+        assert reported == [error] * 8
+
+
 def test_a_lock_serves_one_loop_after_the_other_and_several_at_once(
     run: Run, locker: Locker, name: str
 ) -> None:

@@ -488,6 +488,28 @@ def test_callbacks_are_for_losses_and_not_for_releases(nodes: list[str], servers
     assert reasons == ["removed"]
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+@pytest.mark.parametrize("hook", [lambda told: None, lambda told: 1 / 0])
+def test_a_callback_that_raises_leaves_the_others_theirs(
+    nodes: list[str],
+    name: str,
+    error: type[BaseException],
+    hook: Callable[[object], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", hook)
+    told: list[str] = []
+
+    def fail(reason: str) -> None:
+        told.append(reason)
+        raise error
+
+    for count in (1, 2):
+        guard = Locker(nodes, ttl=0.5, renew=False).acquire(name)
+        guard.lost.call(fail)
+        until("the loss is told", lambda count=count: len(told) == count)
+
+
 def test_an_interrupt_ends_the_wait_and_leaves_nothing_behind(locker: Locker, servers: list[Node], name: str) -> None:
     guard = locker.acquire(name)
 
@@ -531,7 +553,8 @@ def test_a_fork_is_noticed(locker: Locker, servers: list[Node], name: str) -> No
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     guard.check()
-    assert {node.info(name)["fence"] for node in servers} == {guard.fence}
+    # A quorum has granted it; the third node may be behind.
+    assert [node.info(name)["fence"] for node in servers].count(guard.fence) >= 2
     guard.release()
 
 

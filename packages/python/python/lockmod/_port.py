@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import sys
 import threading
+import traceback
 import weakref
 from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
@@ -93,20 +95,45 @@ class LoopPort:
         return stop
 
     def _take(self) -> None:
+        stop: BaseException | None = None
         for number, value in self._port.take():
-            future = self._waiting.pop(number, None)
-            if future is None:
-                tell = self._watching.pop(number, None)
-                if tell is None:
-                    abandon(value)
-                else:
-                    tell(value)
-            elif future.done():
+            # Whatever one callback does, the other results are delivered.
+            try:
+                self._deliver(number, value)
+            except BaseException as raised:  # noqa: BLE001 - raised below
+                stop = stop or raised
+        if stop is not None:
+            try:
+                raise stop
+            finally:
+                # Otherwise it would keep this frame, and this frame it.
+                del stop
+
+    def _deliver(self, number: int, value: Any) -> None:
+        future = self._waiting.pop(number, None)
+        if future is None:
+            tell = self._watching.pop(number, None)
+            if tell is None:
                 abandon(value)
-            elif isinstance(value, BaseException):
-                future.set_exception(value)
             else:
-                future.set_result(value)
+                _tell(tell, value)
+        elif future.done():
+            abandon(value)
+        elif isinstance(value, BaseException):
+            future.set_exception(value)
+        else:
+            future.set_result(value)
+
+
+def _tell(tell: Callable[[Any], None], value: object) -> None:
+    """Calls it as the loop calls what `call_soon` was given."""
+    try:
+        tell(value)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - reported, as asyncio does
+        text = "a callback for the loss of a lease has raised an exception"
+        get_running_loop().call_exception_handler({"message": text, "exception": error})
 
 
 def run(start: Callable[[_lockmod.Port], Call[T]]) -> Coroutine[Any, Any, T]:
@@ -175,15 +202,22 @@ class Callbacks:
             select.select([self._port.fileno()], [], [])
             for number, value in self._port.take():
                 with self._guarding:
-                    tell = self._watching.pop(number)
+                    tell = self._watching.pop(number, None)
+                # The thread goes on, whatever a callback raises.
                 try:
-                    tell(value)
-                except Exception:  # noqa: BLE001 - reported as the threading module does
-                    import sys
+                    if tell is not None:
+                        tell(value)
+                except BaseException:  # noqa: BLE001 - reported as the threading module does
+                    _report()
 
-                    threading.excepthook(
-                        threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
-                    )
+
+def _report() -> None:
+    try:
+        threading.excepthook(
+            threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+        )
+    except BaseException:  # noqa: BLE001 - the hook is the program's own
+        traceback.print_exc()
 
 
 _callbacks: Callbacks | None = None
