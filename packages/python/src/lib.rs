@@ -5,12 +5,14 @@
 //! blocks, with the interpreter released; one with a port returns at once, and its result is taken
 //! from the port on the event loop's own thread.
 
+mod blocks;
 mod lease;
 mod locker;
 mod outcome;
 
 use pyo3::prelude::*;
 
+use blocks::{Blocks, Exit};
 use lease::Lease;
 use locker::Core;
 use outcome::{Call, Port};
@@ -23,6 +25,8 @@ fn finish(py: Python<'_>) {
 
 #[pymodule]
 fn _lockmod(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Blocks>()?;
+    module.add_class::<Exit>()?;
     module.add_class::<Core>()?;
     module.add_class::<Lease>()?;
     module.add_class::<Port>()?;

@@ -112,7 +112,7 @@ fn wait(
     py: Python<'_>,
     call: impl Future<Output = Outcome> + Send + 'static,
 ) -> Result<Outcome, Stopped> {
-    let is_daemon = is_daemon(py);
+    let is_daemon = is_daemon(py).map_err(Stopped::Signal)?;
     // Signals are for the main thread.
     let check = || match is_daemon {
         true => Ok(()),
@@ -131,11 +131,20 @@ fn wait(
 }
 
 /// Whether the program ends without waiting for this thread.
-fn is_daemon(py: Python<'_>) -> bool {
+fn is_daemon(py: Python<'_>) -> PyResult<bool> {
     static ASK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let ask = || ASK.import(py, "lockmod._ending", "is_daemon")?.call0()?.extract();
-    // Nothing can be asked while the interpreter is being torn down.
-    ask().unwrap_or(false)
+    match ask() {
+        // What a signal handler has raised meanwhile.
+        Err(error) if !is_finalizing(py) => Err(error),
+        // Nothing can be asked while the interpreter is being torn down.
+        asked => Ok(asked.unwrap_or(false)),
+    }
+}
+
+fn is_finalizing(py: Python<'_>) -> bool {
+    let ask = || py.import("sys")?.call_method0("is_finalizing")?.extract();
+    ask().unwrap_or(true)
 }
 
 fn object(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {

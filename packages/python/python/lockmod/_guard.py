@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Callable, List
 
+from . import _lockmod
 from ._errors import ForkedError, LostError, NoQuorumError, lost
 from ._options import function, seconds
 from ._port import callbacks, run, watch
@@ -116,12 +117,16 @@ class _Held:
     def _reason(self) -> str:
         return self._lease.lost(0) or "expired"
 
+    def _abandon(self) -> None:
+        """Releases without waiting for any node."""
+        self._lease.abandon()
+
     def __repr__(self) -> str:
         state = "ended" if self._lease.is_lost() else f"valid for {self.validity:.1f} s"
         return f"<{type(self).__name__} {self.name!r} fence {self.fence}, {state}>"
 
 
-class Guard(_Held):
+class Guard(_Held, _lockmod.Exit):
     """A lock that is held, to be used in a `with` block, or released.
 
     >>> guard = locker.acquire("invoice-5")
@@ -185,7 +190,7 @@ class Guard(_Held):
         self.check()
         return self
 
-    def __exit__(
+    def _end(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
@@ -194,7 +199,7 @@ class Guard(_Held):
         """Releases; raises `LostError` if the lease ended while the block ran.
 
         A release that too few nodes confirmed raises nothing here. What the block raised is not
-        replaced.
+        replaced. The native `__exit__` calls it.
         """
         reason = None
         try:
@@ -288,30 +293,47 @@ class AsyncGuard(_Held):
             raise lost(reason or "expired", self.fence) from error
 
 
-class Guards(List[Guard]):
+class Guards(List[Guard], _lockmod.Exit):
     """The guards of several locks, in the order of their names: a list, or a `with` block.
 
     The end of the block releases all of them; see `Guard`.
     """
 
+    # Those whose block has begun, whatever becomes of the list.
+    _held: tuple[Guard, ...] = ()
+
     def __enter__(self) -> Guards:
         """Raises `LostError` if one of the leases has ended, and then releases the others."""
-        with ExitStack() as stack:
-            for guard in self:
-                stack.push(guard)
-            for guard in self:
+        self._held = tuple(self)
+        try:
+            for guard in self._held:
                 guard.check()
-            self._stack = stack.pop_all()
-        return self
+            return self
+        except BaseException:
+            self._abandon()
+            raise
 
-    def __exit__(
+    def _end(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         """Releases all; raises `LostError` if one of the leases ended while the block ran."""
-        self._stack.__exit__(kind, error, trace)
+        # Not an ExitStack: after an error that keeps its guards until the garbage collection.
+        held = self._held
+        if held:
+            self._held = held[:-1]
+            try:
+                held[-1].__exit__(kind, error, trace)
+            except BaseException as raised:
+                self._end(type(raised), raised, raised.__traceback__)
+                raise
+            self._end(kind, error, trace)
+
+    def _abandon(self) -> None:
+        for guard in self:
+            guard._abandon()  # pyright: ignore[reportPrivateUsage]
 
 
 class AsyncGuards(List[AsyncGuard]):

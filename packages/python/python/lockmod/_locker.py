@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from typing import TYPE_CHECKING, Generic, Iterable, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional
 
 from . import _lockmod
 from ._errors import NodeVote
@@ -35,20 +34,14 @@ if TYPE_CHECKING:
         key: str | None
 
 
-_G = TypeVar("_G", Guard, AsyncGuard)
-
-
 # How often this process has been forked from another: cheaper to check than the process id.
 _forks = 0
-# Held while a block ends, to find the guard that it entered.
-_leaving = threading.Lock()
 
 
 def _forked() -> None:
-    """Runs in a forked child: a thread that does not exist there may hold the mutex."""
-    global _forks, _leaving
+    """Runs in a forked child."""
+    global _forks
     _forks += 1
-    _leaving = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -368,12 +361,17 @@ class AsyncLocker:
         return [NodeVote(*vote) for vote in await run(core.settle)]
 
 
-class Lock:
+class Lock(_lockmod.Blocks):
     """A lock by its name, for `with` and `async with`. It may be used again, and by many at once.
 
     A block may end in another thread or task than it began in, as in a generator that a framework
     resumes. If several blocks did so at the same time, use `with locker.acquire(...)`, whose guard
     knows which is which.
+
+    A signal handler that raises, as that of Ctrl-C does, leaves no lock behind: not while the block
+    begins, nor while it ends. CPython can still run a handler directly before it calls `__exit__`
+    (before 3.11) or directly after `__enter__` (from 3.14 on). If it raises there, the lock is held
+    for as long as this object lives.
 
     >>> lock = locker.lock("report-9")
     >>> with lock as guard:
@@ -388,31 +386,26 @@ class Lock:
 
     def __init__(self, locker: Locker, name: bytes, options: Options) -> None:
         self._locker, self._name, self._options = locker, name, options
-        self._entered: _Entered[Guard] = _Entered()
-        self._async_entered: _Entered[AsyncGuard] = _Entered()
         self._forks = _forks
 
-    def __enter__(self) -> Guard:
+    def _acquire(self) -> Guard:
+        """For a `with` block, whose beginning and end are native."""
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
-        guard = Guard(core.acquire(self._name, *self._options))
-        self._entered.add(threading.get_ident(), guard)
-        return guard
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._entered.leave(threading.get_ident()).__exit__(kind, error, trace)
+        return Guard(core.acquire(self._name, *self._options))
 
     async def __aenter__(self) -> AsyncGuard:
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
         lease = await run(lambda port: core.acquire(self._name, *self._options, port))
         guard = await AsyncGuard(lease).__aenter__()
-        self._async_entered.add(asyncio.current_task(), guard)
-        self._forks = _forks
-        return guard
+        try:
+            self._forks = _forks
+            self._begin(asyncio.current_task(), guard)
+            return guard
+        except BaseException:
+            # A signal handler has raised.
+            self._forget(guard)
+            lease.abandon()
+            raise
 
     async def __aexit__(
         self,
@@ -420,63 +413,12 @@ class Lock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        entered = self._async_entered
         # In a forked child no loop runs, and no task. All guards there are the parent's.
         is_here = self._forks == _forks
-        guard = entered.leave(asyncio.current_task()) if is_here else entered.first()
+        guard = None if is_here else self._first()
+        if guard is None:
+            guard = self._leave(asyncio.current_task())
         await guard.__aexit__(kind, error, trace)
-
-
-class _Entered(Generic[_G]):
-    """The guards of blocks that have begun, by the thread or task that began them."""
-
-    def __init__(self) -> None:
-        self._guards: dict[object, list[_G]] = {}
-        # How many of these blocks have ended, if it is unknown which.
-        self._ended = 0
-
-    def add(self, who: object, guard: _G) -> None:
-        with _leaving:
-            self._guards.setdefault(who, []).append(guard)
-
-    def leave(self, who: object) -> _G:
-        """The guard of a block that ends: one of this thread or task, or else the only one."""
-        with _leaving:
-            guard = self._pop(who)
-            if guard is None:
-                self._ended += 1
-            # As many have ended as are left, so these are they.
-            over: list[_G] = []
-            count = sum(map(len, self._guards.values()))
-            if count <= self._ended:
-                over = [one for guards in self._guards.values() for one in guards]
-                self._guards, self._ended = {}, 0
-        if guard is None and over:
-            guard = over.pop()
-        for one in over:
-            one._lease.abandon()  # pyright: ignore[reportPrivateUsage]
-        if guard is not None:
-            return guard
-        if count == 0:
-            raise RuntimeError("the block of this lock has not begun, or has ended before")
-        raise RuntimeError(
-            f"{count} blocks of this lock began in other threads or tasks, so it is unknown which "
-            "of them ends here: write `with locker.acquire(...)` instead, whose guard knows. The "
-            "lock is released when the others have ended"
-        )
-
-    def first(self) -> _G:
-        """The guard of a block that has not ended."""
-        return next(iter(self._guards.values()))[0]
-
-    def _pop(self, who: object) -> _G | None:
-        guards = self._guards.get(who)
-        if guards is None:
-            return None
-        guard = guards.pop()
-        if not guards:
-            del self._guards[who]
-        return guard
 
 
 def _all_names(

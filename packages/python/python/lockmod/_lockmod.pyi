@@ -1,6 +1,9 @@
 """The native part. Without a port a call blocks; with one it goes on in the background."""
 
+from types import TracebackType
 from typing import Generic, Optional, TypeVar, overload
+
+from ._guard import AsyncGuard, Guard
 
 _T = TypeVar("_T", covariant=True)
 _Vote = tuple[
@@ -30,6 +33,27 @@ class Call(Generic[_T]):
     @property
     def number(self) -> int: ...
     def cancel(self) -> None: ...
+
+class Exit:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+class Blocks:
+    def __enter__(self) -> Guard: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+    def _begin(self, task: object, guard: AsyncGuard) -> None: ...
+    def _forget(self, guard: AsyncGuard) -> None: ...
+    def _leave(self, task: object) -> AsyncGuard: ...
+    def _first(self) -> AsyncGuard | None: ...
 
 class Lease:
     @property

@@ -1,0 +1,90 @@
+"""Signal handlers that raise, between any two bytecodes of the package."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any, Callable, Iterator
+
+import pytest
+from conftest import until
+
+import lockmod
+from lockmod import Locker
+
+PACKAGE = str(Path(lockmod.__file__).parent)
+
+
+class Interrupt(BaseException):
+    """What the handler raises."""
+
+
+def interrupted(do: Callable[[], object], place: int) -> str | None:
+    """Does it, and raises before the bytecode at this place: a trace function may do what a signal
+    handler may do, and at a place that is known. Returns the place, or None if there is none."""
+    count = 0
+    where: str | None = None
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count, where
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        frame.f_trace_opcodes = True
+        if event in ("call", "opcode") and where is None:
+            if count == place:
+                where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} {event}"
+                raise Interrupt
+            count += 1
+        return trace
+
+    sys.settrace(trace)
+    try:
+        do()
+    except Interrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    return where
+
+
+@pytest.fixture
+def _without_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="see the text of Lock")
+@pytest.mark.usefixtures("_without_collection")
+@pytest.mark.parametrize("kind", ["lock", "acquire", "acquire_many"])
+def test_a_handler_that_raises_leaves_no_lock_behind(locker: Locker, name: str, kind: str) -> None:
+    """The lock, its guards and the locker live on; nothing waits for the garbage collector."""
+    names = [name + ":a", name + ":b"]
+    lock = locker.lock(names[0])
+    kept: list[object] = []
+
+    def block() -> None:
+        if kind == "lock":
+            with lock as guard:
+                kept.append(guard)
+        elif kind == "acquire":
+            with locker.acquire(names[0]) as guard:
+                kept.append(guard)
+        else:
+            with locker.acquire_many(names) as guards:
+                kept.extend([guards, *guards])
+
+    place = 0
+    while (where := interrupted(block, place)) is not None:
+        place += 1
+
+        def is_free() -> bool:
+            return all(told.state == "free" for one in names for told in locker.info(one))
+
+        until(f"it is free after an interrupt at {where}", is_free)
+    # It reached the end of the block, too.
+    assert place > 50 and kept, place
