@@ -339,6 +339,7 @@ fn check(url: &str) -> Result<(), String> {
     if url.is_empty() {
         return Err("it is empty: is a variable not set, or a comma too many?".to_owned());
     }
+    check_blanks(url)?;
     let start = || "it does not begin with a scheme and ://, as redis://".to_owned();
     let parts = split(url).ok_or_else(start)?;
     if !SCHEMES.contains(&parts.scheme) {
@@ -366,6 +367,32 @@ fn check(url: &str) -> Result<(), String> {
             .to_owned());
     }
     Ok(())
+}
+
+/// Refuses blanks: the parser would drop most of them without a word, even from a password.
+fn check_blanks(url: &str) -> Result<(), String> {
+    let scheme = split(url).map_or("", |parts| parts.scheme);
+    let is_list = scheme.ends_with(SENTINEL) || scheme.ends_with(CLUSTER);
+    let is_several = url.matches("://").count() > 1;
+    let is_blank = |c: char| c.is_whitespace() || c.is_control();
+    let is_allowed = |(at, c): (usize, char)| {
+        let (before, behind) = (url[..at].trim_end(), url[at..].trim_start());
+        // Between the servers of a list, and within the path of a socket.
+        let is_between = is_list && (before.ends_with(',') || behind.starts_with(','));
+        let is_within = scheme.ends_with("unix") && c == ' ' && !behind.is_empty();
+        is_between || is_within
+    };
+    let mut blanks = url.char_indices().filter(|(_, c)| is_blank(*c));
+    match blanks.find(|blank| !is_allowed(*blank)) {
+        Some((at, _)) if !is_several => {
+            let place = url[..at].chars().count() + 1;
+            Err(format!(
+                "it has a space or a line end at character {place}: leave it out, or write it as \
+                 %20 or %0A"
+            ))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 fn check_parameters(parts: &Parts<'_>) -> Result<(), String> {
@@ -466,6 +493,18 @@ mod tests {
             ("redis://h:abc", "port is not a number"),
             ("redis://me:s3cret", "user:password@host"),
             ("redis://a, redis://b", "one URL per node"),
+            ("redis://h:29000\n", "a space or a line end at character 16"),
+            ("redis://h:29000 ", "at character 16"),
+            (" redis://h", "at character 1:"),
+            ("redis://h\n", "at character 10"),
+            ("redis://h\t:29000", "at character 10"),
+            ("redis://:pw\n@h", "at character 12"),
+            ("redis://:p w@h", "at character 11"),
+            ("redis://h\u{a0}", "at character 10"),
+            ("unix:///a.sock\n", "at character 15"),
+            ("unix:///a.sock ", "at character 15"),
+            ("redis+sentinel://a, b/m ", "at character 24"),
+            ("redis+sentinel://a b/m", "at character 19"),
             ("redis://::1", "[::1]"),
             ("redis://fe80::1:7001", "[::1]"),
             ("unix:///s?pass=s#s3cret", "%23"),
@@ -552,6 +591,8 @@ mod tests {
 
     #[test]
     fn a_socket_takes_its_login_from_the_parameters() {
+        let with_space = read("unix:///run/re dis.sock").map(|url| url.place);
+        assert_eq!(with_space, Ok(Location::Unix("/run/re dis.sock".into())));
         for scheme in ["unix", "redis+unix", "valkey+unix"] {
             let read = read(&format!("{scheme}:///run/re%20dis.sock?db=1&user=u&pass=p%26"));
             let expected = NodeUrl {
@@ -594,6 +635,7 @@ mod tests {
         let cut = |list: &str| joined(list.split(',').map(str::to_owned));
         let group = "redis+sentinel://u:p@a:1,b,c:3/m?protocol=3";
         assert_eq!(cut(&format!("redis://x,{group},redis://y")), ["redis://x", group, "redis://y"]);
+        assert_eq!(read("redis+sentinel://a, b ,c/m"), read("redis+sentinel://a,b,c/m"));
         assert_eq!(cut("redis+sentinel://a, b/m,c"), ["redis+sentinel://a,b/m", "c"]);
         assert_eq!(cut("redis+cluster://a,b:1,redis://c"), ["redis+cluster://a,b:1", "redis://c"]);
         assert_eq!(cut("redis://a,b"), ["redis://a", "b"]);
