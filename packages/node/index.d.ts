@@ -113,7 +113,10 @@ export interface LockerOptions {
   lostMargin?: number | undefined
   /** The nodes' `lockmod.max-ttl`, if it is not the default of a day. */
   maxTtl?: number | undefined
-  /** How much the validity is shortened for clocks that run at different rates. */
+  /**
+   * How much the validity is shortened for clocks that run at different rates, in milliseconds: a
+   * hundredth of the ttl and 2 ms, unless given.
+   */
   drift?: number | undefined
   /** Allows an even number of nodes, which survives no more failures than one node fewer. */
   allowEvenNodes?: boolean | undefined

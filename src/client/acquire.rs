@@ -268,7 +268,8 @@ impl Acquire {
     }
 
     /// Checks the options of this call, and plans the lease accordingly.
-    fn check(&mut self) -> Result<(), AcquireError> {
+    #[doc(hidden)]
+    pub fn check(&mut self) -> Result<(), AcquireError> {
         if self.asked != self.core.settings.asked {
             let plan = self.core.settings.rules.plan(self.asked);
             self.plan = plan.map_err(AcquireError::BadOption)?;

@@ -15,7 +15,7 @@ use super::packet::Packet;
 use super::printable::Named;
 use super::reading::{error_vote, extend_vote, fence_vote, lock_info, release_vote};
 use super::search::{Locks, Wanted};
-use super::settings::check_token;
+use super::settings::{check_name, check_token};
 use super::vote::Vote;
 use super::world::{earliest, latest};
 use crate::engine::{Fence, Millis, Mode};
@@ -114,6 +114,7 @@ impl Locker {
         name: impl AsRef<[u8]>,
         token: &[u8],
     ) -> Result<(), ReleaseError> {
+        check_name(name.as_ref()).map_err(ReleaseError::BadOption)?;
         check_token(token).map_err(ReleaseError::BadOption)?;
         let core = self.core();
         let (ttl, needed) = (core.settings.plan.terms.ttl, core.quorum.needed());
@@ -168,6 +169,7 @@ impl Locker {
         token: &[u8],
         mode: Mode,
     ) -> Result<Duration, ExtendError> {
+        check_name(name).map_err(ExtendError::BadOption)?;
         check_token(token).map_err(ExtendError::BadOption)?;
         let core = self.core();
         let terms = core.settings.plan.terms;

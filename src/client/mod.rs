@@ -87,7 +87,7 @@ pub use many::{AcquireMany, Guards};
 #[cfg(feature = "cli")]
 pub(crate) use node_url::joined;
 #[cfg(feature = "cli")]
-pub(crate) use printable::{InShort, Printable, PrintableName, is_plain};
+pub(crate) use printable::{Printable, PrintableName, is_plain};
 pub use settings::{LockerBuilder, NAME_MAX};
 #[cfg(feature = "cli")]
 pub(crate) use settings::{TIMEOUTS_PER_TTL, TTL_MIN};
@@ -96,13 +96,16 @@ pub use survey::{LockSurvey, NodeStatus, NodeSurvey, ReplicaStatus, SlotShare, S
 pub(crate) use vote::{Group, Holders, Length, Share, Summary};
 pub use vote::{NodeReport, Vote};
 
-// Needed to simulate the client. Not part of the public interface, and subject to change.
+// Needed to simulate the client, and by the packages for other languages. Not part of the public
+// interface, and subject to change.
 #[doc(hidden)]
 pub use connect::{Dial, Opening, Stream};
 #[doc(hidden)]
 pub use inbox::{NoReply, ReplyTo};
 #[doc(hidden)]
 pub use links::Links;
+#[doc(hidden)]
+pub use printable::InShort;
 #[doc(hidden)]
 pub use wakes::Wakes;
 #[doc(hidden)]

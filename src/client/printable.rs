@@ -70,7 +70,7 @@ impl fmt::Display for PrintableName<'_> {
 }
 
 /// A name of a lock as [`PrintableName`] shows it; for a long one, the beginning and the length.
-pub(crate) struct InShort<'a>(pub(crate) &'a [u8]);
+pub struct InShort<'a>(pub &'a [u8]);
 
 /// A map by lock name, for `Debug` output.
 pub(super) struct Named<'a, T>(pub(super) &'a BTreeMap<Vec<u8>, T>);

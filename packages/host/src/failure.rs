@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use lockmod::client::{
-    AcquireError, AcquireReport, BuildError, ExtendError, Lost, NodeReport, ReleaseError, Vote,
+    AcquireError, AcquireReport, BuildError, ExtendError, InShort, Lost, NodeReport, ReleaseError,
+    Vote,
 };
 
 use crate::settings::Unit;
@@ -113,6 +114,13 @@ pub(crate) const fn lost_word(lost: Lost) -> &'static str {
     }
 }
 
+/// The text for people about a lease that has ended for this reason, in one word.
+pub fn lost_text(unit: Unit, name: &[u8], fence: u64, reason: &str) -> String {
+    let all = [Lost::Expired, Lost::Removed, Lost::MaxHold, Lost::Released];
+    let found = all.into_iter().find(|lost| lost_word(*lost) == reason);
+    Failure::lost(found.unwrap_or(Lost::Expired), name, fence).spelled(unit).text
+}
+
 fn votes(nodes: &[NodeReport]) -> Vec<NodeVote> {
     nodes.iter().map(NodeVote::from).collect()
 }
@@ -159,8 +167,9 @@ impl Failure {
         Failure::new(Kind::Forked, text, &[])
     }
 
-    pub(crate) fn lost(lost: Lost) -> Failure {
-        let text = format!("the lease is lost: {lost}");
+    pub(crate) fn lost(lost: Lost, name: &[u8], fence: u64) -> Failure {
+        let name = InShort(name);
+        let text = format!("the lease of lock '{name}' with fence {fence} is lost: {lost}");
         Failure { reason: Some(lost_word(lost)), ..Failure::new(Kind::Lost, text, &[]) }
     }
 }
@@ -199,7 +208,9 @@ impl From<ExtendError> for Failure {
     fn from(error: ExtendError) -> Failure {
         match &error {
             ExtendError::NoQuorum(nodes) => Failure::new(Kind::NoQuorum, &error, nodes),
-            ExtendError::Lost(lost) => Failure::lost(*lost),
+            ExtendError::Lost(lost) => {
+                Failure { reason: Some(lost_word(*lost)), ..Failure::new(Kind::Lost, &error, &[]) }
+            }
             ExtendError::BadOption(_) => Failure::option(&error),
             _ => Failure::new(Kind::Refused, &error, &[]),
         }

@@ -10,18 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use lockmod::client::{Guard, Lost};
+use lockmod::client::{ExtendError, Guard, Lost};
 use tokio::sync::RwLock;
 
 use crate::failure::{Failure, lost_word};
 use crate::process::Ours;
-use crate::settings::{Host, Span};
+use crate::settings::{Host, Span, Unit};
 
 /// A lock that is held. Dropping it releases in the background, unless it is [kept](Holding::keep).
 #[derive(Debug)]
 pub struct Holding {
     fence: u64,
-    name: Vec<u8>,
+    name: Arc<[u8]>,
     inside: Ours<Arc<Inside>>,
     // The connections live as long as the lease.
     host: Host,
@@ -29,6 +29,8 @@ pub struct Holding {
 
 #[derive(Debug)]
 pub(crate) struct Inside {
+    fence: u64,
+    name: Arc<[u8]>,
     keeping: Mutex<Keeping>,
     /// Whether it is released only on request.
     is_kept: AtomicBool,
@@ -71,6 +73,19 @@ impl Inside {
         }
     }
 
+    /// The failure of a call whose lease has ended.
+    fn lost(&self, lost: Lost, unit: Unit) -> Failure {
+        Failure::lost(lost, &self.name, self.fence).spelled(unit)
+    }
+
+    /// The failure of an extension.
+    fn not_extended(&self, error: ExtendError, unit: Unit) -> Failure {
+        match error {
+            ExtendError::Lost(lost) => self.lost(lost, unit),
+            error => Failure::from(error).spelled(unit),
+        }
+    }
+
     /// Takes the guard, with the reason if the lease has ended already: that stays the reason.
     fn give_up(&self) -> Option<(Arc<Guard>, Option<Lost>)> {
         let mut keeping = self.keeping();
@@ -106,8 +121,10 @@ impl Drop for Holding {
 
 impl Holding {
     pub(crate) fn new(host: Host, guard: Guard) -> Holding {
-        let (fence, name) = (guard.fence().get(), guard.name().to_vec());
+        let (fence, name) = (guard.fence().get(), Arc::from(guard.name()));
         let inside = Arc::new(Inside {
+            fence,
+            name: Arc::clone(&name),
             keeping: Mutex::new(Keeping::Guard(Arc::new(guard))),
             is_kept: AtomicBool::new(false),
             in_use: RwLock::new(()),
@@ -194,11 +211,11 @@ impl Holding {
         Ok(async move {
             let _in_use = inside.in_use.read().await;
             let extended = match (inside.look(Arc::clone), ttl) {
-                (Err(lost), _) => return Err(Failure::lost(lost).spelled(unit)),
+                (Err(lost), _) => return Err(inside.lost(lost, unit)),
                 (Ok(guard), Some(ttl)) => guard.extend_by(ttl).await,
                 (Ok(guard), None) => guard.extend().await,
             };
-            extended.map_err(|error| Failure::from(error).spelled(unit))
+            extended.map_err(|error| inside.not_extended(error, unit))
         })
     }
 
@@ -221,9 +238,9 @@ impl Holding {
         Ok(async move {
             let _in_use = inside.in_use.read().await;
             match inside.look(Arc::clone) {
-                Err(lost) => Err(Failure::lost(lost).spelled(unit)),
+                Err(lost) => Err(inside.lost(lost, unit)),
                 Ok(guard) => {
-                    guard.downgrade().await.map_err(|error| Failure::from(error).spelled(unit))
+                    guard.downgrade().await.map_err(|error| inside.not_extended(error, unit))
                 }
             }
         })
@@ -252,7 +269,7 @@ impl Holding {
             };
             let Some(lost) = ended else { return released };
             let nodes = released.map_or_else(|failure| failure.nodes, |()| Vec::new());
-            Err(Failure { nodes, ..Failure::lost(lost) }.spelled(unit))
+            Err(Failure { nodes, ..inside.lost(lost, unit) })
         })
     }
 

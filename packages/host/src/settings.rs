@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockmod::client::{Locker, LockerBuilder, NodeReport};
+use lockmod::client::{Acquire, Locker, LockerBuilder, NAME_MAX, NodeReport};
 
 use crate::failure::{Failure, NodeVote};
 use crate::holding::Holding;
@@ -312,6 +312,15 @@ impl Host {
         self.inside.unit
     }
 
+    /// Refuses what [`acquire`](Host::acquire) would refuse before it sends anything.
+    ///
+    /// # Errors
+    /// [`Failure`] if the request is wrong, or this process is a forked child.
+    pub fn check(&self, name: Vec<u8>, request: Request) -> Result<(), Failure> {
+        let mut acquire = self.asked(name, request)?;
+        acquire.check().map_err(|error| Failure::from(error).spelled(self.unit()))
+    }
+
     /// A future that acquires the lock; nothing is sent before it is polled. Dropping it leaves
     /// nothing behind.
     ///
@@ -322,6 +331,16 @@ impl Host {
         name: Vec<u8>,
         request: Request,
     ) -> Result<impl Future<Output = Result<Holding, Failure>> + Send + use<>, Failure> {
+        let (unit, acquire, host) = (self.unit(), self.asked(name, request)?, self.clone());
+        Ok(async move {
+            let has_tls = host.inside.has_tls;
+            let failed = |error| Failure::from(error).spelled(unit).over_tls(has_tls);
+            Ok(Holding::new(host, acquire.await.map_err(failed)?))
+        })
+    }
+
+    /// The acquisition that this request describes.
+    fn asked(&self, name: Vec<u8>, request: Request) -> Result<Acquire, Failure> {
         let unit = self.unit();
         check_name(&name)?;
         let mut acquire = self.inside.locker.get()?.acquire(name);
@@ -339,19 +358,14 @@ impl Host {
         if let Some(renew) = request.renew {
             acquire = acquire.renew(renew);
         }
-        let host = self.clone();
-        Ok(async move {
-            let has_tls = host.inside.has_tls;
-            let failed = |error| Failure::from(error).spelled(unit).over_tls(has_tls);
-            Ok(Holding::new(host, acquire.await.map_err(failed)?))
-        })
+        Ok(acquire)
     }
 
     /// A future that acquires all of these locks or none, in the order of their names. Those that
     /// are only in `shared` are acquired as a reader.
     ///
     /// # Errors
-    /// [`Failure`] if a name is empty, or this process is a forked child.
+    /// [`Failure`] if a name is empty or too long, or this process is a forked child.
     pub fn acquire_many(
         &self,
         names: Vec<Vec<u8>>,
@@ -374,7 +388,7 @@ impl Host {
     /// A future that asks each node about a lock.
     ///
     /// # Errors
-    /// [`Failure`] if the name is empty, or this process is a forked child.
+    /// [`Failure`] if the name is empty or too long, or this process is a forked child.
     pub fn info(
         &self,
         name: Vec<u8>,
@@ -395,10 +409,16 @@ impl Host {
     }
 }
 
-/// An empty name is a lock like any other, but a program that asks for it means another.
+/// An empty name is a lock like any other, but a program that asks for it means another. A longer
+/// one cannot be acquired.
 fn check_name(name: &[u8]) -> Result<(), Failure> {
     if name.is_empty() {
         return Err(Failure::option("the name is empty: is a variable not set?"));
+    }
+    if name.len() > NAME_MAX {
+        let length = name.len();
+        let text = format!("the lock's name has {length} bytes: give at most {NAME_MAX}");
+        return Err(Failure::option(text));
     }
     Ok(())
 }

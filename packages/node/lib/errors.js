@@ -3,6 +3,8 @@
 // The errors: one class for each cause, whichever operation failed. They are described in
 // index.d.ts.
 
+const { native } = require('./native.js')
+
 /** @typedef {import('./native.js').Failed} Failed */
 /** @typedef {import('..').NodeVote} NodeVote */
 
@@ -86,23 +88,15 @@ function build(failed, above = build) {
   return error
 }
 
-/** @type {Record<string, string>} */
-const reasons = {
-  expired: 'its validity ended without having been renewed',
-  removed: 'it was removed by force',
-  max_hold: 'it was held for as long as maxHold allows',
-  released: 'it was released',
-}
-
 /**
  * The error of a lease that has ended.
  *
  * @param {string} reason
  * @param {number} fence
+ * @param {string} name
  */
-function lost(reason, fence) {
-  const text = `the lease with fence ${fence} is lost: ${reasons[reason] ?? reason}`
-  return Object.assign(new LostError(text), { reason })
+function lost(reason, fence, name) {
+  return Object.assign(new LostError(native.lostText(name, fence, reason)), { reason })
 }
 
 module.exports = {

@@ -2,7 +2,8 @@
 
 // Locks that are held. Described in index.d.ts.
 
-const { LostError, NoQuorumError, lost } = require('./errors.js')
+const { LostError, NoQuorumError, OptionError, lost } = require('./errors.js')
+const { native } = require('./native.js')
 const { length } = require('./options.js')
 const { run, watch } = require('./port.js')
 
@@ -26,6 +27,7 @@ class Guard {
 
   /** @param {Lease} lease */
   constructor(lease) {
+    if (!(lease instanceof native.Lease)) throw new OptionError('a Guard is made by acquire')
     this.#lease = lease
   }
 
@@ -53,7 +55,7 @@ class Guard {
     if (this.#controller === undefined) {
       this.#controller = new AbortController()
       guards.set(this.#controller.signal, this)
-      const tell = teller(new WeakRef(this.#controller), this.fence)
+      const tell = teller(new WeakRef(this.#controller), this.fence, this.name)
       const reason = this.#lease.reason()
       if (reason !== null) tell(reason)
       else watch((port) => this.#lease.lost(port), tell)
@@ -63,7 +65,7 @@ class Guard {
 
   check() {
     const reason = this.#lease.reason()
-    if (reason !== null) throw lost(reason, this.fence)
+    if (reason !== null) throw lost(reason, this.fence, this.name)
   }
 
   /** @param {number} [ttl] */
@@ -104,10 +106,11 @@ class Guard {
  *
  * @param {WeakRef<AbortController>} controller
  * @param {number} fence
+ * @param {string} name
  */
-function teller(controller, fence) {
+function teller(controller, fence, name) {
   return (/** @type {string} */ reason) => {
-    if (reason !== 'released') controller.deref()?.abort(lost(reason, fence))
+    if (reason !== 'released') controller.deref()?.abort(lost(reason, fence, name))
   }
 }
 
@@ -172,7 +175,7 @@ async function end(guard) {
   try {
     await guard.release()
   } catch (failure) {
-    if (failure instanceof LostError) error ??= lost(failure.reason, guard.fence)
+    if (failure instanceof LostError) error ??= lost(failure.reason, guard.fence, guard.name)
     // Otherwise the work was done in time, and the lease runs out.
     else if (!(failure instanceof NoQuorumError)) throw failure
   }

@@ -124,7 +124,8 @@ function guards(done) {
  * @returns {[object, W]}
  */
 function asked(first, second) {
-  const [options, work] = second === undefined ? [{}, first] : [first, second]
+  const isWork = second === undefined && (typeof first !== 'object' || first === null)
+  const [options, work] = isWork ? [{}, first] : [first, second]
   if (typeof work !== 'function') throw new OptionError(`the work is ${shown(work)}: give a function`)
   return [options, /** @type {W} */ (work)]
 }

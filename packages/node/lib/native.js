@@ -26,8 +26,8 @@ const { join } = require('node:path')
  *   acquireMany(port: Port, names: (string | Uint8Array)[],
  *     shared: (string | Uint8Array)[]): number,
  *   info(port: Port, name: string | Uint8Array): number, settle(port: Port): number }} Core
- * @typedef {{ Port: new (ring: () => void) => Port, open(made: object): Core | Failed,
- *   finish(): void }} Native
+ * @typedef {{ Port: new (ring: () => void) => Port, Lease: Function, open(made: object): Core | Failed,
+ *   finish(): void, lostText(name: string, fence: number, reason: string): string }} Native
  */
 
 const binary = join(__dirname, '..', `lockmod.${process.platform}-${process.arch}.node`)

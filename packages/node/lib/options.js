@@ -2,7 +2,7 @@
 
 // Checks arguments before anything is sent: what is wrong, with its value, and what is allowed.
 
-const { inspect } = require('node:util')
+const { inspect, types } = require('node:util')
 const { OptionError } = require('./errors.js')
 
 /**
@@ -120,7 +120,7 @@ function named(name) {
     if (!isWellFormed(name)) {
       throw new OptionError(`the name is ${shown(name)}: give a well-formed string, or bytes`)
     }
-  } else if (!(name instanceof Uint8Array)) {
+  } else if (!types.isUint8Array(name)) {
     throw new OptionError(`the name is ${shown(name)}: give a string or a Uint8Array`)
   }
   if (name.length === 0) throw new OptionError('the name is empty: is a variable not set?')
@@ -134,22 +134,28 @@ function named(name) {
 function list(names, what) {
   const isList = typeof names === 'object' && names !== null && Symbol.iterator in names
   // The letters of a string would count as names.
-  if (!isList || names instanceof Uint8Array) {
+  if (!isList || types.isUint8Array(names)) {
     throw new OptionError(`${what} ${shown(names)}: give a list of names`)
   }
   return [.../** @type {Iterable<unknown>} */ (names)].map(named)
 }
 
-/** @param {unknown} nodes */
+/**
+ * @param {unknown} nodes
+ * @returns {string[]}
+ */
 function urls(nodes) {
-  if (typeof nodes === 'string') return nodes.split(',')
+  if (typeof nodes === 'string') return urls(nodes.split(','))
   const isList = typeof nodes === 'object' && nodes !== null && Symbol.iterator in nodes
-  if (!isList || nodes instanceof Uint8Array) {
+  if (!isList || types.isUint8Array(nodes)) {
     throw new OptionError(`the nodes are ${shown(nodes)}: give a list of URLs, as strings`)
   }
   return [.../** @type {Iterable<unknown>} */ (nodes)].map((url, index) => {
-    if (typeof url === 'string') return url
-    throw new OptionError(`node ${index + 1} is ${shown(url)}: give its URL, as a string`)
+    if (typeof url !== 'string') {
+      throw new OptionError(`node ${index + 1} is ${shown(url)}: give its URL, as a string`)
+    }
+    if (isWellFormed(url)) return url
+    throw new OptionError(`node ${index + 1} is ${shown(url)}: give a text that UTF-8 can encode`)
   })
 }
 

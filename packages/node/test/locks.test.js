@@ -5,9 +5,11 @@ const { spawnSync } = require('node:child_process')
 const { getEventListeners } = require('node:events')
 const { test } = require('node:test')
 const { setTimeout: sleep } = require('node:timers/promises')
+const { runInNewContext } = require('node:vm')
 const { Worker } = require('node:worker_threads')
 const { Node, PATIENCE, block, three, until, urls } = require('./nodes.js')
 const {
+  Guard,
   Guards,
   HeldError,
   Locker,
@@ -152,6 +154,8 @@ test('wrong settings are refused with what to do', async () => {
     [list.slice(0, 2), {}, /even number/],
     [['http://x'], {}, /redis:\/\//],
     [[1], {}, /node 1 is 1: give its URL/],
+    ['\ud800', {}, /node 1 is '\\ud800': give a text that UTF-8 can encode/i],
+    [['redis://h '], {}, /a space or a line end at character 10/],
     [5, {}, /the nodes are 5: give a list of URLs/],
     [null, {}, /the nodes are null/],
     [Buffer.from('redis://x'), {}, /the nodes are/],
@@ -190,6 +194,7 @@ test('wrong settings are refused with what to do', async () => {
     await assert.rejects(locker.using('x', options, () => {}), says)
   }
   await assert.rejects(locker.tryAcquire('x', { wait: 5 }), /no option 'wait'/)
+  await assert.rejects(locker.using('x', {}, undefined), /the work is undefined: give a function/)
   await assert.rejects(locker.using('x', {}, 5), /the work is 5: give a function/)
   await assert.rejects(locker.using('x', 1), /the work is 1: give a function/)
   await assert.rejects(locker.usingMany(['x'], 1), /the work is 1: give a function/)
@@ -210,6 +215,7 @@ test('a name is text or bytes, and not empty', async () => {
     ['', /the name is empty: is a variable not set\?/],
     [Buffer.alloc(0), /the name is empty/],
     ['\ud800', /well-formed/],
+    ['x'.repeat(65_537), /the lock's name has 65537 bytes: give at most 65536/],
   ]) {
     const refused = { name: 'OptionError', message: says }
     await assert.rejects(locker.acquire(wrong), refused)
@@ -219,6 +225,13 @@ test('a name is text or bytes, and not empty', async () => {
     await assert.rejects(locker.acquireMany([], { shared: [wrong] }), refused)
   }
   await (await locker.acquire('\u{1f512}')).release()
+  // Of another realm.
+  const guard = await locker.acquire(runInNewContext('new Uint8Array([97, 98])'))
+  assert.equal(guard.name, 'ab')
+  await guard.release()
+  assert.throws(() => guard.check(), { message: /^the lease of lock 'ab' with fence \d+ is lost: it was released$/ })
+  await assert.rejects(guard.extend(), { message: /^the lease of lock 'ab' with fence \d+ is lost: it was released$/ })
+  assert.throws(() => new Guard(), { name: 'OptionError', message: 'a Guard is made by acquire' })
 })
 
 test('what is no signal is refused before anything is sent', async () => {

@@ -93,7 +93,7 @@ impl Core {
         shared: bool,
     ) -> PyResult<()> {
         let request = Request { wait, ttl, label, renew, max_hold, shared };
-        self.0.acquire(name, request).map(drop).map_err(|failure| error(py, &failure))
+        self.0.check(name, request).map_err(|failure| error(py, &failure))
     }
 
     #[pyo3(signature = (names, shared, port=None))]

@@ -250,15 +250,19 @@ def test_errors_name_what_the_user_wrote(servers: list[Node], nodes: list[str], 
     def lock(timeout: float, target: object = client) -> compat.Lock:
         return compat.Lock(target, name, timeout=timeout)
 
-    assert said(lock(-1).acquire).startswith("timeout is -1: give")
-    assert said(lock(0.0005).acquire).startswith("timeout is 0.0005: give")
-    assert said(lock(0.001).acquire).startswith("timeout 1ms is too short")
-    long = said(lock(10**9).acquire)
+    assert said(lambda: lock(-1)).startswith("timeout is -1: give")
+    assert said(lambda: lock(0.0005)).startswith("timeout is 0.0005: give")
+    assert said(lambda: lock(0.001)).startswith("timeout 1ms is too short")
+    long = said(lambda: lock(10**9))
     assert long.startswith("timeout ") and long.endswith("give a lockmod.Locker with max_ttl")
     slow = lockmod.Locker(nodes, timeout=3)
-    assert said(lock(5, slow).acquire).startswith("the Locker's timeout 3s does not fit into timeout 5s")
+    assert said(lambda: lock(5, slow)).startswith("the Locker's timeout 3s does not fit into timeout 5s")
     assert "allow_even_nodes=True" in said(lambda: lock(5, [client, servers[1].client()]))
+    for wrong_option, text in [({"blocking_timeout": float("nan")}, "blocking_timeout is nan"), ({"label": "x" * 129}, "the label has")]:
+        made: dict[str, Any] = wrong_option
+        assert said(lambda: compat.Lock(client, name, timeout=10, **made)).startswith(text)  # noqa: B023
     held = lock(10)
+    assert said(lambda: held.acquire(blocking_timeout=float("nan"))).startswith("blocking_timeout is nan")
     assert held.acquire()
     for wrong, text in [(-100, "additional_time is -100"), ("5", "additional_time is '5'")]:
         assert said(lambda: held.extend(wrong)).startswith(text)  # type: ignore[arg-type]  # noqa: B023

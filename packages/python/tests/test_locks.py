@@ -189,6 +189,8 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
         ({"nodes": 5}, "the nodes are 5: give a list"),
         ({"nodes": b"redis://x"}, "give a list"),
         ({"nodes": [None]}, "node 1 is None"),
+        ({"nodes": "\ud800"}, r"node 1 is '\ud800': give a text that UTF-8 can encode"),
+        ({"nodes": ["redis://h\n"]}, "a line end at character 10"),
         ({"timeout": 20.0, "ttl": 30.0}, "third"),
         ({"label": "x" * 129}, "at most 128"),
         ({"cacert": "/no/such/file"}, "rediss://"),
@@ -200,8 +202,8 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
     with pytest.raises(lockmod.OptionError) as refused:
         Locker(nodes, ttl=90_000)
     assert "max_ttl()" not in str(refused.value)
-    for seconds in (-1.0, float("nan"), "5"):
-        with pytest.raises(lockmod.OptionError, match="ttl is"):
+    for seconds in (-1.0, float("nan"), "5", 90_000.0, 0.001):
+        with pytest.raises(lockmod.OptionError, match="ttl"):
             locker.lock(name, ttl=seconds)  # type: ignore[arg-type]
     for seconds in (0.001, -1.0, float("inf"), "5", True):
         with pytest.raises(lockmod.OptionError, match="ttl"):
@@ -234,6 +236,7 @@ def test_a_name_is_text_or_bytes_and_not_empty(locker: Locker) -> None:
         ("", "the name is empty: is a variable not set"),
         (b"", "the name is empty"),
         ("\ud800", "UTF-8"),
+        ("x" * 65537, "the lock's name has 65537 bytes: give at most 65536"),
     ]:
         calls = (locker.acquire, locker.try_acquire, locker.lock, locker.info, locker.aio.lock)
         for call in calls:
@@ -315,8 +318,12 @@ def test_what_cannot_be_called_is_refused_at_once(locker: Locker, name: str) -> 
     async def forgotten(reason: str) -> None:
         raise AssertionError(reason)
 
+    class Forgotten:
+        async def __call__(self, reason: str) -> None:
+            raise AssertionError(reason)
+
     with locker.lock(name) as guard:
-        for wrong in (None, 5, "x", forgotten):
+        for wrong in (None, 5, "x", forgotten, Forgotten()):
             with pytest.raises(lockmod.OptionError, match="the callback is"):
                 guard.lost.call(wrong)  # type: ignore[arg-type]
 

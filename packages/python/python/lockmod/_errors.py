@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
+from . import _lockmod
+
 
 class NodeVote(NamedTuple):
     """One node's vote."""
@@ -139,14 +141,8 @@ def build(
     return error
 
 
-def lost(reason: str, fence: int) -> LostError:
+def lost(reason: str, fence: int, name: bytes) -> LostError:
     """The error of a lease that has ended."""
-    texts = {
-        "expired": "its validity ended without having been renewed",
-        "removed": "it was removed by force",
-        "max_hold": "it was held for as long as max_hold allows",
-        "released": "it was released",
-    }
-    error = LostError(f"the lease with fence {fence} is lost: {texts.get(reason, reason)}")
+    error = LostError(_lockmod.lost_text(name, fence, reason))
     error.reason = reason
     return error

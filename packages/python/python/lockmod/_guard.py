@@ -112,7 +112,7 @@ class _Held:
     def check(self) -> None:
         """Raises `LostError` if the lease has ended: call it before every step that matters."""
         if self._lease.is_lost():
-            raise lost(self._reason(), self.fence)
+            raise lost(self._reason(), self.fence, self.name)
 
     def _reason(self) -> str:
         return self._lease.lost(0) or "expired"
@@ -139,7 +139,7 @@ class Guard(_Held, _lockmod.Exit):
     >>> guard.check()
     Traceback (most recent call last):
     ...
-    lockmod.LostError: the lease with fence 1 is lost: it was released
+    lockmod.LostError: the lease of lock 'invoice-5' with fence 1 is lost: it was released
 
     A guard that nothing refers to any more releases in the background. Its `lost` counts as a
     reference to it: whoever watches the lease holds it. It may be used from any thread.
@@ -214,7 +214,7 @@ class Guard(_Held, _lockmod.Exit):
         except LostError as late:
             reason = reason or late.reason
         if reason is not None and error is None:
-            raise lost(reason, self.fence)
+            raise lost(reason, self.fence, self.name)
 
 
 def _lost_reason(guard: _Held) -> str | None:
@@ -290,7 +290,7 @@ class AsyncGuard(_Held):
         except LostError as late:
             reason = reason or late.reason
         if is_ours or (reason is not None and error is None):
-            raise lost(reason or "expired", self.fence) from error
+            raise lost(reason or "expired", self.fence, self.name) from error
 
 
 class Guards(List[Guard], _lockmod.Exit):

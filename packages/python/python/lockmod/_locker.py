@@ -101,7 +101,8 @@ class Locker:
     - `lost_margin`: how long before its end a lease counts as lost: a tenth of the ttl, at most
       1 s, unless given.
     - `max_ttl`: the nodes' `lockmod.max-ttl`, if it is not the default of a day.
-    - `drift`: how much the validity is shortened for clocks that run at different rates.
+    - `drift`: how much the validity is shortened for clocks that run at different rates, in
+      seconds: a hundredth of the ttl and 2 ms, unless given.
     - `allow_even_nodes`: allows an even number of nodes, which survives no more failures than one
       node fewer.
     - `cacert`, `cert`, `key`: PEM files for TLS.
@@ -178,7 +179,7 @@ class Locker:
 
         The defaults are the locker's. Infinity waits without end. Raises `HeldError`,
         `NoQuorumError`, `RefusedError`, `TooLateError` or `OptionError`. Ctrl-C ends the wait, and
-        leaves nothing behind.
+        leaves nothing behind, as soon as the nodes have heard of it.
 
         >>> with locker.acquire("account-17", label="worker-7") as guard:
         ...     other.acquire("account-17", wait=0)
@@ -284,7 +285,8 @@ class AsyncLocker:
     >>> asyncio.run(work())
     1
 
-    A task that is cancelled while it waits leaves nothing behind.
+    A task that is cancelled while it waits leaves nothing behind, as soon as the nodes have heard
+    of it, a few milliseconds later.
     """
 
     # A new one is made for each `locker.aio`.

@@ -94,7 +94,7 @@ def file(what: str, value: str | os.PathLike[str] | None) -> str | None:
 def urls(nodes: str | Iterable[str]) -> list[str]:
     """The URLs of nodes; a single text is split at commas."""
     if isinstance(nodes, str):
-        return nodes.split(",")
+        nodes = nodes.split(",")
     if isinstance(nodes, _NAMES) or not isinstance(cast("object", nodes), Iterable):
         # A list may have passwords, and a single value of another type has none.
         raise OptionError(f"the nodes are {reprlib.repr(nodes)}: give a list of URLs")
@@ -110,7 +110,8 @@ def function(callback: Callable[[str], object]) -> Callable[[str], object]:
     """A function to be called with the reason of a loss."""
     if not callable(cast("object", callback)):
         _refuse("the callback", callback, "a function of one argument, the reason")
-    if inspect.iscoroutinefunction(callback):
+    # An object may be called as one.
+    if any(map(inspect.iscoroutinefunction, (callback, getattr(callback, "__call__", None)))):
         _refuse("the callback", callback, "a function that is no coroutine: nobody would await it")
     return callback
 

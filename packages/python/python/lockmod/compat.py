@@ -179,6 +179,10 @@ class _Base:
         _ = self._locker
         # Questions do not depend on the lock's timeout: they wait for the longest time.
         self._asked = self._checked(lambda: _locker(redis, math.inf))
+        try:
+            self._locker.lock(self._key, **self._options(self._tries(None, None, None)))
+        except OptionError as error:
+            raise self._failed(error) from error
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -228,6 +232,8 @@ class _Base:
             )
         limit = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         wait = self._checked(lambda: seconds("blocking_timeout", limit))
+        if wait is not None and math.isnan(wait):
+            raise self._error("blocking_timeout is nan: give a number of seconds")
         wait = math.inf if wait is None else max(0.0, wait)
         if not (self.blocking if blocking is None else blocking):
             wait = 0
