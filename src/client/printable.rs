@@ -69,7 +69,7 @@ impl fmt::Display for PrintableName<'_> {
     }
 }
 
-/// A name of a lock as [`PrintableName`] shows it; for a long one, the beginning and the length.
+/// A name of a lock as `PrintableName` shows it; for a long one, the beginning and the length.
 pub struct InShort<'a>(pub &'a [u8]);
 
 /// A map by lock name, for `Debug` output.
