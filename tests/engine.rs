@@ -952,6 +952,7 @@ impl Pair {
                         floor: Fence::ZERO,
                         quarantine: Some((engine.now, QuarantineReason::ClockStep)),
                         nothing_counts: false,
+                        nothing_is_carried: false,
                         prolong: Millis::new(length),
                     };
                     recovery.redate(&mut lock, engine.now);

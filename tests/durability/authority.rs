@@ -166,6 +166,52 @@ fn a_lease_that_came_with_the_data_can_live_through_the_wait() {
     assert!(refusal.starts_with("NOAUTHORITY"), "{refusal}");
 }
 
+/// Regression: the state file said that nothing counts, and the former holder and the next one both
+/// worked.
+#[test]
+fn a_lease_that_was_removed_is_not_carried_when_it_comes_back_with_the_data() {
+    for removal in ["DEL lock", "RENAME lock other"] {
+        let mut group = Group::with(LONG_MS);
+        granted_in_the_end(&group.master, "probe", "first");
+        for name in ["lock", "kept"] {
+            let held = acquire(&group.master, name, "holder", LONG_MS);
+            assert!(held.is_ok_and(|held| held.is_some()), "{name}");
+        }
+        group.master.run("SAVE").expect("saved");
+        group.master.run(removal).expect("removed");
+        let held = acquire(&group.master, "lock", "another", LONG_MS);
+        assert!(held.is_ok_and(|held| held.is_some()), "{removal}");
+        group.master.kill();
+        group.master.start_again();
+        for name in ["lock", "kept"] {
+            let extend = format!("LOCK.EXTEND {name} holder {LONG_MS}");
+            let extended = wait_for("the node has authority", || group.master.run(&extend).ok());
+            assert_eq!(extended, Value::Int(2), "{removal}: {name}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_carried_once_a_lease_was_restored_or_databases_were_swapped_in_the_wait() {
+    let group = Group::with(LONG_MS);
+    granted_in_the_end(&group.master, "lock", "first");
+    let held = acquire(&group.master, "kept", "holder", LONG_MS);
+    assert!(held.is_ok_and(|held| held.is_some()));
+    group.replicas.iter().for_each(|replica| group.master.wait_for_replica(replica));
+    let dump = group.master.run("DUMP kept").expect("dumped");
+    let Value::BulkString(dump) = dump else { panic!("{dump:?}") };
+    let master = &group.replicas[0];
+    group.fail_over();
+    let extend = |name: &str| master.run(&format!("LOCK.EXTEND {name} holder {LONG_MS}")).ok();
+    assert_eq!(wait_for("it has authority", || extend("kept")), Value::Int(3));
+    let mut connection = master.connect();
+    let restored = cmd!(connection, "RESTORE", "restored", 0, dump);
+    assert_eq!(restored, Ok(Value::Okay));
+    for name in ["kept", "restored"] {
+        assert_eq!(extend(name), Some(Value::Int(2)), "{name}");
+    }
+}
+
 /// `min-replicas-to-write` lets such a master answer the queued requests.
 #[test]
 fn a_master_that_was_stopped_and_replaced_decides_nothing_that_is_in_its_sockets() {

@@ -72,6 +72,8 @@ pub struct Promises {
     /// Whether that request has not been taken yet.
     is_requesting: bool,
     quarantine: Option<Quarantine>,
+    /// Up to this instant no lease is carried over a wait.
+    uncarried_until: Instant,
     /// The last instant of the waits for leases in slots of a Cluster that have come.
     slots_wait_until: Option<Instant>,
     /// `None`: the node decides regardless of its replicas.
@@ -106,6 +108,7 @@ impl Promises {
             },
             is_requesting: false,
             quarantine: None,
+            uncarried_until: Instant::from_millis(0),
             slots_wait_until: None,
             authority: None,
             max_readers: MAX_READERS,
@@ -243,6 +246,9 @@ impl Promises {
         }
         if let Some((until, reason)) = recovery.quarantine {
             self.begin_quarantine(until, reason);
+            if recovery.nothing_is_carried {
+                self.uncarried_until = self.uncarried_until.max(until);
+            }
         }
         if let Some(quarantine) = &mut self.quarantine {
             quarantine.nothing_counts |= recovery.nothing_counts;
@@ -328,11 +334,16 @@ impl Promises {
     }
 
     /// Notes that leases may have moved to other names: in a quarantine, nothing counts until it is
-    /// over. Returns its last instant for the state file, unless nothing counted already.
+    /// over, and nothing is carried over a wait. Returns its last instant for the state file, unless
+    /// that is known already.
     pub fn names_changed(&mut self, now: Instant) -> Option<Instant> {
         let until = self.grants_nothing_until(now)?;
-        let quarantine = self.quarantine.as_mut()?;
-        let is_news = !std::mem::replace(&mut quarantine.nothing_counts, true);
+        let was_carried = self.uncarried_until < until;
+        self.uncarried_until = self.uncarried_until.max(until);
+        let is_news = match &mut self.quarantine {
+            Some(quarantine) => !std::mem::replace(&mut quarantine.nothing_counts, true),
+            None => was_carried,
+        };
         is_news.then_some(until)
     }
 
@@ -392,11 +403,13 @@ impl Promises {
     /// Whether an extension in a wait counts for a holder whose only node is this group. It must
     /// still rely on its lease when the answer comes, and the lease must have come with the data.
     /// While this node has authority, no other node grants; before, the node that had authority
-    /// kept the lock for this holder.
+    /// kept the lock for this holder. That is not so if the lease was removed, and comes back with
+    /// older data: the lock may have been granted to another since.
     #[cold]
     pub(super) fn carries(&self, is_provisional: bool, now: Instant) -> bool {
         let waits = |authority: &Authority| matches!(authority.mandate(now), Mandate::Waits(_));
-        !is_provisional && self.authority.as_deref().is_some_and(waits)
+        let may_be_carried = !is_provisional && now > self.uncarried_until;
+        may_be_carried && self.authority.as_deref().is_some_and(waits)
     }
 
     /// How far an extension of this lease counts, if not towards a quorum.
@@ -504,7 +517,7 @@ mod tests {
             let (floor, prolong) = (Fence::ZERO, Millis::new(prolong));
             let mut node = node();
             node.seen(Fence::ZERO, Some(Instant::from_millis(50_000)));
-            node.recover(Recovery { floor, quarantine: None, nothing_counts: false, prolong });
+            node.recover(Recovery { floor, prolong, ..Recovery::at_once(floor) });
             assert_eq!(node.longest(), Instant::from_millis(longest));
         }
     }

@@ -97,11 +97,25 @@ pub struct Recovery {
     pub quarantine: Option<(Instant, QuarantineReason)>,
     /// No extension counts before the quarantine is over, whichever lease it is for.
     pub nothing_counts: bool,
+    /// Nor is a lease carried over a wait for other masters: one that was removed may have come
+    /// back with the data, or moved to another name.
+    pub nothing_is_carried: bool,
     /// How much every loaded lease is prolonged, because its date may be wrong.
     pub prolong: Millis,
 }
 
 impl Recovery {
+    /// Nothing can have been forgotten.
+    pub(super) const fn at_once(floor: Fence) -> Recovery {
+        Recovery {
+            floor,
+            quarantine: None,
+            nothing_counts: false,
+            nothing_is_carried: false,
+            prolong: Millis::ZERO,
+        }
+    }
+
     /// Whether loaded locks must be dated again.
     pub fn redates(&self) -> bool {
         !self.prolong.is_zero()
@@ -124,18 +138,15 @@ pub fn recover(found: Found, loaded: Loaded) -> Recovery {
         floor: jump(loaded.highest, loaded.clocks.wall),
         quarantine: Some((loaded.clocks.now.after(loaded.max_ttl), QuarantineReason::StateLost)),
         nothing_counts: false,
+        nothing_is_carried: false,
         prolong: UNNOTICED,
     };
     match found {
         // No state file and no lock: the first start. Nothing can have been forgotten.
-        Found::Missing if loaded.lock_count == 0 => Recovery {
-            floor: loaded.highest,
-            quarantine: None,
-            nothing_counts: false,
-            prolong: Millis::ZERO,
-        },
+        Found::Missing if loaded.lock_count == 0 => Recovery::at_once(loaded.highest),
         Found::Missing | Found::Damaged => lost,
         Found::Present(saved) if saved.was_replica && !loaded.is_replica => Recovery {
+            nothing_is_carried: saved.nothing_counts(loaded),
             prolong: UNNOTICED,
             ..promote(loaded.clocks, saved.ceilings.fence.max(loaded.highest), loaded.max_ttl)
         },
@@ -144,6 +155,7 @@ pub fn recover(found: Found, loaded: Loaded) -> Recovery {
             floor: saved.ceilings.fence.max(loaded.highest),
             quarantine: wait(&saved, loaded),
             nothing_counts: saved.nothing_counts(loaded),
+            nothing_is_carried: saved.nothing_counts(loaded),
             prolong: if saved.dates_exactly(loaded) { Millis::ZERO } else { UNNOTICED },
         },
     }
@@ -155,6 +167,7 @@ pub fn promote(clocks: Clocks, highest: Fence, max_ttl: Millis) -> Recovery {
         floor: jump(highest, clocks.wall),
         quarantine: Some((clocks.now.after(max_ttl), QuarantineReason::Promotion)),
         nothing_counts: true,
+        nothing_is_carried: false,
         prolong: Millis::ZERO,
     }
 }
@@ -701,6 +714,13 @@ mod tests {
         let replica = Saved { was_replica: true, ..saved() };
         let (until, reason) = recover(Found::Present(replica), loaded()).quarantine.unwrap();
         assert_eq!((until, reason), (Instant::from_millis(72_000), QuarantineReason::Promotion));
+        let nothing_counts_until = Instant::from_millis(30_000);
+        for (saved, is_carried) in
+            [(replica, true), (Saved { nothing_counts_until, ..replica }, false)]
+        {
+            let recovery = recover(Found::Present(saved), loaded());
+            assert_eq!(recovery.nothing_is_carried, !is_carried);
+        }
         // Its leases were dated by its master's clock.
         assert_eq!(recover(Found::Present(replica), loaded()).prolong, UNNOTICED);
         let still = Loaded { is_replica: true, lock_count: 3, ..loaded() };
@@ -720,6 +740,7 @@ mod tests {
             let now = loaded.clocks.now;
             assert!(node.quarantine(now).is_some());
             assert_eq!(node.is_counted(&a_lease(now), now), !recovery.nothing_counts);
+            assert_eq!(recovery.nothing_is_carried, recovery.nothing_counts);
             recovery.nothing_counts
         };
         let stopped = Saved { stop: stopped(false), ..distrusted };

@@ -132,6 +132,7 @@ impl Node {
             recovery.quarantine = waits.max_by_key(|(until, _)| *until);
         }
         recovery.nothing_counts |= self.have_names_changed;
+        recovery.nothing_is_carried |= self.have_names_changed;
         let warning = self.warning(recovery, loaded.clocks.now, caution.quarantine);
         if !caution.quarantine {
             recovery.quarantine = None;
