@@ -12,7 +12,7 @@ use crate::client::{
     Length, Locker, NodeField, NodeInfo, NodeReport, NodeSurvey, ReleaseError, SAME_SERVER,
     Summary, Survey, Vote,
 };
-use crate::engine::Quorum;
+use crate::engine::{Quorum, SLOTS};
 use crate::wire::code;
 
 /// Whether the node is a replica, judged by its reply to a command.
@@ -96,10 +96,30 @@ fn doubt(node: &NodeSurvey) -> Option<String> {
     forgetful(&node.node, status.quarantine_left, state)
 }
 
+/// The warning about each Cluster of which some masters do not report their locks.
+pub(super) fn incomplete(survey: &Survey) -> Vec<String> {
+    let told = survey.nodes.iter().filter_map(|node| {
+        let name = rows::shown(node.node.as_bytes());
+        Some(format!("{name}: {}", unknown_slots(node)?))
+    });
+    told.collect()
+}
+
+/// In how many slots of a Cluster the locks are unknown, and why, if there are any.
+pub(super) fn unknown_slots(node: &NodeSurvey) -> Option<String> {
+    let share = node.status.as_ref().ok()?.slots.as_ref().filter(|share| share.unknown > 0)?;
+    let text = format!("the locks in {} of {SLOTS} slots are not known", share.unknown);
+    Some(match share.silent.first() {
+        Some(report) => format!("{text}: {report}"),
+        None => format!("{text}: no master has those slots"),
+    })
+}
+
 /// Whether a quorum of nodes has answered that would know of a lease.
 pub(super) fn is_certain(survey: &Survey) -> bool {
     let knows = |node: &&NodeSurvey| {
-        node.status.as_ref().is_ok_and(|told| told.is_master) && doubt(node).is_none()
+        let is_master = node.status.as_ref().is_ok_and(|told| told.is_master);
+        is_master && doubt(node).is_none() && unknown_slots(node).is_none()
     };
     Quorum::is_majority(survey.nodes.iter().filter(knows).count(), survey.nodes.len())
 }

@@ -353,7 +353,10 @@ fn unanswered(name: Option<&Name>, failed: Vec<NodeReport>, all: usize) -> Failu
         None if failed.iter().any(|report| doubts::is_replica(&report.vote)) => {
             format!("{} answered as masters: no quorum", Share(all - failed.len(), all))
         }
-        None => format!("{} answered: no quorum", Share(all - failed.len(), all)),
+        None => {
+            let what = if name.is_none() { "reported all its locks" } else { "answered" };
+            format!("{} {what}: no quorum", Share(all - failed.len(), all))
+        }
     };
     Failure::without_quorum(text, failed, all)
 }
@@ -361,7 +364,9 @@ fn unanswered(name: Option<&Name>, failed: Vec<NodeReport>, all: usize) -> Failu
 /// Why a node's list does not count; `None` if it does.
 fn failure(node: &NodeSurvey) -> Option<Vote> {
     match &node.status {
-        Ok(status) if status.is_master => None,
+        Ok(status) if status.is_master => {
+            doubts::unknown_slots(node).map(|text| Vote::Unavailable(text.into()))
+        }
         Ok(_) => Some(Vote::Unavailable(code::READONLY.says(code::IS_REPLICA).into())),
         Err(vote) => Some(vote.clone()),
     }
@@ -429,7 +434,9 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
             warn(format_args!("{}: {vote}", node.node), args.json);
         }
     }
-    let doubts = [doubts::replicas(&survey), doubts::quarantines(&survey)].concat();
+    let doubts =
+        [doubts::replicas(&survey), doubts::quarantines(&survey), doubts::incomplete(&survey)]
+            .concat();
     for text in doubts.into_iter().chain(rows::rest(&survey, None)) {
         warn(text, args.json);
     }

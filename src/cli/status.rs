@@ -23,7 +23,9 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
     }
     let doubts =
         [doubts::replicas(&survey), doubts::doubles(&survey), doubts::parts_of_clusters(&survey)];
-    for text in doubts.concat() {
+    // Without a limit, no locks are shown.
+    let incomplete = if args.limit == 0 { Vec::new() } else { doubts::incomplete(&survey) };
+    for text in doubts.concat().into_iter().chain(incomplete) {
         warn(text, args.json);
     }
     if survey.margin() < 0 {
@@ -184,7 +186,7 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
 }
 
 /// In how many of its slots a Cluster grants locks.
-fn share_fields(share: &SlotShare) -> [(&'static str, Json); 2] {
+fn share_fields(share: &SlotShare) -> [(&'static str, Json); 3] {
     let failing = |report: &NodeReport| {
         let error = Json::text(report.vote.to_string());
         Json::Object(vec![("master", Json::text(&*report.node)), ("error", error)])
@@ -193,6 +195,7 @@ fn share_fields(share: &SlotShare) -> [(&'static str, Json); 2] {
     [
         ("slots_granting", Json::Number(share.granting.into())),
         ("failing_masters", Json::List(failing)),
+        ("slots_unknown", Json::Number(share.unknown.into())),
     ]
 }
 

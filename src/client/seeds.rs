@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::timeout;
 use tokio_rustls::rustls;
 
@@ -12,6 +13,9 @@ use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
 use super::slots::{SlotRange, read_slots};
 use crate::wire::resp::Reader;
+
+/// How long a server has to answer before the next one is asked as well.
+const NEXT_AFTER: Duration = Duration::from_millis(25);
 
 /// A Cluster, given by some of its servers: any that answers knows all others.
 #[derive(Debug, Clone)]
@@ -69,7 +73,8 @@ impl Seeds {
     }
 
     /// Asks which master has which slots, until one server answers: the `known` ones first, then
-    /// the other seeds. Each has `patience` to answer.
+    /// the other seeds. Each has `patience` to answer, but one that hangs delays the next only for
+    /// a moment.
     ///
     /// # Errors
     /// Why none has answered.
@@ -80,15 +85,24 @@ impl Seeds {
     ) -> Result<Vec<SlotRange>, NoReply> {
         let new = self.places.iter().filter(|place| !known.contains(place)).cloned();
         let places: Vec<Location> = known.iter().cloned().chain(new).collect();
+        let ask = |place: Location| async move {
+            let told = timeout(patience, self.ask_one(&place)).await;
+            told.unwrap_or_else(|_| Err(NoReply::Unreachable("no answer".into())))
+                .map_err(|failure| failure.at(&place))
+        };
+        let (mut places, mut asked) = (places.into_iter(), FuturesUnordered::new());
         let mut failures = Vec::new();
-        for place in places {
-            let asking = timeout(patience, self.ask_one(&place)).await;
-            match asking.unwrap_or_else(|_| Err(NoReply::Unreachable("no answer".into()))) {
-                Ok(ranges) => return Ok(ranges),
-                Err(failure) => failures.push(failure.at(&place)),
+        loop {
+            asked.extend(places.next().map(ask));
+            let soon = if places.len() == 0 { Duration::MAX } else { NEXT_AFTER };
+            match timeout(soon, asked.next()).await {
+                Ok(Some(Ok(ranges))) => return Ok(ranges),
+                Ok(Some(Err(failure))) => failures.push(failure),
+                Ok(None) => return Err(most_telling(failures, "no node of the Cluster answers")),
+                // It may still answer.
+                Err(_) => {}
             }
         }
-        Err(most_telling(failures, "no node of the Cluster answers"))
     }
 
     async fn ask_one(&self, place: &Location) -> Result<Vec<SlotRange>, NoReply> {

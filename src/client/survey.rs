@@ -101,6 +101,11 @@ pub struct SlotShare {
     pub granting: u16,
     /// The masters that grant nothing, and why.
     pub failing: Vec<NodeReport>,
+    /// In how many slots it is unknown which locks are held: their masters do not answer, or they
+    /// have none.
+    pub unknown: u16,
+    /// The masters that do not report their locks, and why.
+    pub silent: Vec<NodeReport>,
 }
 
 impl SlotShare {
@@ -179,16 +184,23 @@ impl NodeStatus {
         masters: Vec<(Arc<str>, u16, Result<NodeStatus, Vote>)>,
     ) -> Result<NodeStatus, Vote> {
         let (mut share, mut told, mut failed) = (SlotShare::default(), Vec::new(), None);
+        share.unknown = SLOTS;
         for (node, slots, status) in masters {
             let abstention =
                 status.as_ref().map_or_else(|vote| Some(vote.clone()), Self::abstention);
             match abstention {
                 None => share.granting = share.granting.saturating_add(slots),
-                Some(vote) => share.failing.push(NodeReport { node, vote }),
+                Some(vote) => share.failing.push(NodeReport { node: Arc::clone(&node), vote }),
             }
             match status {
-                Ok(status) => told.push(status),
-                Err(vote) => failed = failed.or(Some(vote)),
+                Ok(status) => {
+                    share.unknown = share.unknown.saturating_sub(slots);
+                    told.push(status);
+                }
+                Err(vote) => {
+                    share.silent.push(NodeReport { node, vote: vote.clone() });
+                    failed = failed.or(Some(vote));
+                }
             }
         }
         let mut told = told.into_iter();

@@ -336,8 +336,38 @@ fn status_says_in_which_part_of_its_slots_a_cluster_grants() {
     let (_, json, _) = status(&cluster.url(), &["status", "--json"]);
     let of_slots =
         format!("\"slots_granting\":10922,\"failing_masters\":[{{\"master\":\"{failing}");
-    assert!(json.contains(&of_slots), "{json}");
+    assert!(json.contains(&of_slots) && json.contains("\"slots_unknown\":5462"), "{json}");
+    let unknown = format!("the locks in 5462 of 16384 slots are not known: {failing}: unreachable");
+    assert!(told.contains(&unknown), "{told}");
+    // Regression: it listed nothing, without an error, as if nothing were held.
+    let (code, shown, told) = status(&cluster.url(), &["list"]);
+    assert_eq!((code, &*shown), (Some(121), ""), "{told}");
+    assert!(
+        told.contains(&unknown) && told.contains("0 of 1 node reported all its locks"),
+        "{told}"
+    );
     assert_eq!(status(&cluster.url(), &["run", &name, "--", "true"]).0, Some(0));
+}
+
+/// Regression: a Cluster was as good as lost while the first server of its URL was silent.
+#[test]
+fn a_server_that_hangs_does_not_hide_the_others_of_a_cluster() {
+    let settings = || server().config("cluster-require-full-coverage", "no");
+    let cluster = Cluster::start(3, settings);
+    let run = |args: &[&str]| {
+        let output = lockmod(&[], args).env("LOCKMOD_NODES", cluster.url()).output().unwrap();
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    assert!(cluster.url().contains(&format!("//127.0.0.1:{},", cluster.masters[0].port())));
+    let name = cluster.tag_at(2);
+    cluster.masters[0].pause();
+    let (_, told) = run(&["status"]);
+    assert!(told.contains("grants in 10923 of 16384 slots"), "{told}");
+    let (code, told) = run(&["acquire", &name]);
+    assert_eq!(code, Some(0), "{told}");
+    let (code, told) = run(&["list"]);
+    assert!(code == Some(121) && told.contains("in 5461 of 16384 slots are not known"), "{told}");
+    cluster.masters[0].resume();
 }
 
 /// By default, the rest of a Cluster refuses everything then.

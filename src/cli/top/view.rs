@@ -144,7 +144,8 @@ fn locks_title(survey: &Survey, state: &State, count: usize) -> String {
             (false, _) => format!("no lock{which}"),
         };
     };
-    let more = if survey.is_cut || !survey.given_up.is_empty() { " or more" } else { "" };
+    let is_part = survey.is_cut || !survey.given_up.is_empty();
+    let more = if is_part || !doubts::incomplete(survey).is_empty() { " or more" } else { "" };
     format!("lock {} of {count}{more}{which}, {}", place + 1, state.order.words())
 }
 
