@@ -67,7 +67,10 @@ export interface AcquireOptions {
   label?: string | undefined
   /** Whether the lease is renewed in the background. */
   renew?: boolean | undefined
-  /** The longest total time that the lease may be held. */
+  /**
+   * The longest total time that the lease may be held. Others get the lock when the last ttl has
+   * passed, or at the release.
+   */
   maxHold?: number | undefined
   /**
    * Acquires the lock as a reader: with any number of readers, but no writer. Readers and writers
@@ -102,7 +105,10 @@ export interface LockerOptions {
   label?: string | undefined
   /** Whether leases are renewed in the background: yes, unless given. */
   renew?: boolean | undefined
-  /** The longest total time that a lease may be held. */
+  /**
+   * The longest total time that a lease may be held. Others get the lock when the last ttl has
+   * passed, or at the release.
+   */
   maxHold?: number | undefined
   /**
    * How long to wait for each node's answer: a twentieth of the ttl, at least 50 ms and at most 500
@@ -144,8 +150,8 @@ export class Locker {
    * @param nodes Redis URLs: `redis://`, `rediss://` (TLS) or `unix://`, with user, password and
    *   database; `redis+sentinel://host:port,host:port/group` for the master of a group under
    *   Sentinel, and `redis+cluster://host:port,host:port` for a Redis Cluster, each of which is one
-   *   node. All users of a lock need the same list. A single text is split at commas, so give a URL
-   *   that contains commas in a list.
+   *   node. All users of a lock need the same list. A single text has them separated by commas, as
+   *   in `LOCKMOD_NODES`.
    * @throws {OptionError} if a setting is wrong
    */
   constructor(nodes: string | Iterable<string>, options?: LockerOptions)

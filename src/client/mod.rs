@@ -85,8 +85,6 @@ pub use inspect::{NodeInfo, NodeLocks};
 pub use locker::Locker;
 pub use many::{AcquireMany, Guards};
 #[cfg(feature = "cli")]
-pub(crate) use node_url::joined;
-#[cfg(feature = "cli")]
 pub(crate) use printable::{Printable, PrintableName, is_plain};
 pub use settings::{LockerBuilder, NAME_MAX};
 #[cfg(feature = "cli")]
@@ -104,6 +102,8 @@ pub use connect::{Dial, Opening, Stream};
 pub use inbox::{NoReply, ReplyTo};
 #[doc(hidden)]
 pub use links::Links;
+#[doc(hidden)]
+pub use node_url::joined;
 #[doc(hidden)]
 pub use printable::InShort;
 #[doc(hidden)]

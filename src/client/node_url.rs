@@ -164,8 +164,7 @@ impl fmt::Display for Location {
 }
 
 /// Rejoins URLs that were cut at commas: a URL that names several servers contains commas itself.
-#[cfg(any(feature = "cli", test))]
-pub(crate) fn joined(pieces: impl IntoIterator<Item = String>) -> Vec<String> {
+pub fn joined(pieces: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut urls: Vec<String> = Vec::new();
     for piece in pieces {
         let is_open = |url: &&mut String| {

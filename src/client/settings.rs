@@ -158,6 +158,8 @@ impl LockerBuilder {
     }
 
     /// The longest time to hold a lease, renewals included: at least 20 ms; no limit by default.
+    /// Then the lease counts as lost for its holder; others get the lock when the last ttl has
+    /// passed, or at the release.
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);

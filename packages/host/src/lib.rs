@@ -17,4 +17,4 @@ pub use failure::{Failure, Kind, NodeVote, lost_text};
 pub use holding::Holding;
 pub use port::{Bell, Call, Port};
 pub use process::{block_on, finish, is_ending};
-pub use settings::{Host, NodeState, Request, Settings, Unit};
+pub use settings::{Host, NodeState, Request, Settings, Unit, split_nodes};

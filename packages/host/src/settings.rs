@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockmod::client::{Acquire, Locker, LockerBuilder, NAME_MAX, NodeReport};
+use lockmod::client::{Acquire, Locker, LockerBuilder, NAME_MAX, NodeReport, joined};
 
 use crate::failure::{Failure, NodeVote};
 use crate::holding::Holding;
@@ -222,6 +222,13 @@ pub struct NodeState {
     pub reader_labels: Vec<String>,
     /// How many of those in line wait as readers.
     pub waiting_readers: u64,
+}
+
+/// The URLs of nodes in one text, separated by commas, as in `LOCKMOD_NODES`. A URL may contain
+/// commas itself.
+pub fn split_nodes(text: &str) -> Vec<String> {
+    let urls = joined(text.split(',').map(str::to_owned));
+    urls.iter().map(|url| url.trim().to_owned()).collect()
 }
 
 /// A locker of this process. Cheap to clone.

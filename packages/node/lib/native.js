@@ -27,7 +27,8 @@ const { join } = require('node:path')
  *     shared: (string | Uint8Array)[]): number,
  *   info(port: Port, name: string | Uint8Array): number, settle(port: Port): number }} Core
  * @typedef {{ Port: new (ring: () => void) => Port, Lease: Function, open(made: object): Core | Failed,
- *   finish(): void, lostText(name: string, fence: number, reason: string): string }} Native
+ *   finish(): void, lostText(name: string, fence: number, reason: string): string,
+ *   splitNodes(text: string): string[] }} Native
  */
 
 const binary = join(__dirname, '..', `lockmod.${process.platform}-${process.arch}.node`)

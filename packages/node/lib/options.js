@@ -4,6 +4,7 @@
 
 const { inspect, types } = require('node:util')
 const { OptionError } = require('./errors.js')
+const { native } = require('./native.js')
 
 /**
  * @typedef {import('..').Name} Name
@@ -145,7 +146,7 @@ function list(names, what) {
  * @returns {string[]}
  */
 function urls(nodes) {
-  if (typeof nodes === 'string') return urls(nodes.split(','))
+  if (typeof nodes === 'string') return urls(isWellFormed(nodes) ? native.splitNodes(nodes) : [nodes])
   const isList = typeof nodes === 'object' && nodes !== null && Symbol.iterator in nodes
   if (!isList || types.isUint8Array(nodes)) {
     throw new OptionError(`the nodes are ${shown(nodes)}: give a list of URLs, as strings`)

@@ -18,6 +18,12 @@ pub fn lost_text(name: String, fence: f64, reason: String) -> String {
     lockmod_host::lost_text(Unit::Milliseconds, name.as_bytes(), fence as u64, &reason)
 }
 
+/// The URLs of nodes in one text.
+#[napi]
+pub fn split_nodes(text: String) -> Vec<String> {
+    lockmod_host::split_nodes(&text)
+}
+
 /// For the end of the program: releases what is held, and waits until that is written.
 #[napi]
 pub fn finish() {

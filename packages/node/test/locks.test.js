@@ -182,6 +182,11 @@ test('wrong settings are refused with what to do', async () => {
   ]) {
     assert.throws(() => new Locker(given, options), { name: 'OptionError', message: says })
   }
+  // One text, as `lockmod nodes` prints it. Regression: it was cut within the URL of a Cluster.
+  for (const text of ['redis+cluster://h:1,h:2', 'redis+sentinel://h:1,h:2/g, redis://h:3,redis://h:4']) {
+    assert.ok(new Locker(text))
+  }
+  assert.throws(() => new Locker('redis+cluster://h:1,h:2,redis://h:3'), { message: /an even number/ })
   const locker = patient()
   for (const ttl of [1, -1, Infinity]) await assert.rejects(locker.acquire('x', { ttl }), OptionError)
   await assert.rejects(locker.acquire(3), OptionError)

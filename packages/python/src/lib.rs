@@ -30,6 +30,12 @@ fn lost_text(name: &[u8], fence: u64, reason: &str) -> String {
     lockmod_host::lost_text(Unit::Seconds, name, fence, reason)
 }
 
+/// The URLs of nodes in one text.
+#[pyfunction]
+fn split_nodes(text: &str) -> Vec<String> {
+    lockmod_host::split_nodes(text)
+}
+
 #[pymodule]
 fn _lockmod(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Blocks>()?;
@@ -39,5 +45,6 @@ fn _lockmod(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Port>()?;
     module.add_class::<Call>()?;
     module.add_function(wrap_pyfunction!(lost_text, module)?)?;
+    module.add_function(wrap_pyfunction!(split_nodes, module)?)?;
     module.add_function(wrap_pyfunction!(finish, module)?)
 }

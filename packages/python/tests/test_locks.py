@@ -189,7 +189,7 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
         ({"nodes": 5}, "the nodes are 5: give a list"),
         ({"nodes": b"redis://x"}, "give a list"),
         ({"nodes": [None]}, "node 1 is None"),
-        ({"nodes": "\ud800"}, r"node 1 is '\ud800': give a text that UTF-8 can encode"),
+        ({"nodes": "\ud800"}, r"the list of nodes is '\ud800': give a text that UTF-8 can encode"),
         ({"nodes": ["redis://h\n"]}, "a line end at character 10"),
         ({"timeout": 20.0, "ttl": 30.0}, "third"),
         ({"label": "x" * 129}, "at most 128"),
@@ -199,6 +199,14 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
             Locker(**{"nodes": nodes, **wrong})  # type: ignore[arg-type]
         assert says in str(refused.value), refused.value
         assert isinstance(refused.value, ValueError)
+    # One text, as `lockmod nodes` prints it. Regression: it was cut within the URL of a Cluster.
+    for all_nodes in [
+        "redis+cluster://h:1,h:2",
+        "redis+sentinel://h:1,h:2/g, redis://h:3,redis://h:4",
+    ]:
+        Locker(all_nodes)
+    with pytest.raises(lockmod.OptionError, match="an even number"):
+        Locker("redis+cluster://h:1,h:2,redis://h:3")
     with pytest.raises(lockmod.OptionError) as refused:
         Locker(nodes, ttl=90_000)
     assert "max_ttl()" not in str(refused.value)

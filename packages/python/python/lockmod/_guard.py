@@ -46,7 +46,7 @@ class Lost(_Lost):
     def call(self, callback: Callable[[str], object]) -> None:
         """Calls `callback(reason)` when the lease is lost, in a thread of this package.
 
-        It is not called for a release.
+        It is not called for a release. All callbacks share that thread, so keep them short.
         """
         callback = function(callback)
 

@@ -86,8 +86,8 @@ class Locker:
     `nodes` are Redis URLs: `redis://`, `rediss://` (TLS) or `unix://`, with user, password and
     database; `redis+sentinel://host:port,host:port/group` for the master of a group under Sentinel,
     and `redis+cluster://host:port,host:port` for a Redis Cluster, each of which is one node. All
-    users of a lock need the same list. A single text is split at commas, so give a URL that
-    contains commas in a list.
+    users of a lock need the same list. A single text has them separated by commas, as in
+    `LOCKMOD_NODES`.
 
     - `ttl`: the length of a lease, 30 s unless given. It is renewed at a third of it. A holder that
       crashes blocks others for up to this long.
@@ -95,7 +95,8 @@ class Locker:
       because they are down; 10 s unless given. For an error at once, use `try_acquire` or `wait=0`.
     - `label`: a name for the caller, for people to read: up to 128 bytes, shown to waiters.
     - `renew`: whether leases are renewed in the background.
-    - `max_hold`: the longest total time that a lease may be held.
+    - `max_hold`: the longest total time that a lease may be held; others get the lock when the last
+      ttl has passed, or at the release.
     - `timeout`: how long to wait for each node's answer: a twentieth of the ttl, at least 50 ms
       and at most 500 ms, unless given.
     - `lost_margin`: how long before its end a lease counts as lost: a tenth of the ttl, at most

@@ -7,6 +7,7 @@ import os
 import reprlib
 from typing import TYPE_CHECKING, Callable, Iterable, NamedTuple, Union, cast
 
+from . import _lockmod
 from ._errors import OptionError
 
 if TYPE_CHECKING:
@@ -92,9 +93,9 @@ def file(what: str, value: str | os.PathLike[str] | None) -> str | None:
 
 
 def urls(nodes: str | Iterable[str]) -> list[str]:
-    """The URLs of nodes; a single text is split at commas."""
+    """The URLs of nodes; a single text has them separated by commas."""
     if isinstance(nodes, str):
-        nodes = nodes.split(",")
+        nodes = _lockmod.split_nodes(text("the list of nodes", nodes))
     if isinstance(nodes, _NAMES) or not isinstance(cast("object", nodes), Iterable):
         # A list may have passwords, and a single value of another type has none.
         raise OptionError(f"the nodes are {reprlib.repr(nodes)}: give a list of URLs")
