@@ -334,8 +334,8 @@ impl Promises {
     }
 
     /// Notes that leases may have moved to other names: in a quarantine, nothing counts until it is
-    /// over, and nothing is carried over a wait. Returns its last instant for the state file, unless
-    /// that is known already.
+    /// over, and nothing is carried over a wait. Returns its last instant for the state file,
+    /// unless that is known already.
     pub fn names_changed(&mut self, now: Instant) -> Option<Instant> {
         let until = self.grants_nothing_until(now)?;
         let was_carried = self.uncarried_until < until;
