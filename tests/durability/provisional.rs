@@ -112,6 +112,25 @@ fn a_mark_survives(builder: Builder, keep: impl Fn(&Server)) {
     assert_eq!(extend(&server, "lock"), Value::Int(1));
 }
 
+/// Regression: a repeated acquire, which changes nothing, confirmed a lease that was brought to a
+/// name whose former lease came back after a crash.
+#[test]
+fn a_lease_that_is_brought_while_the_disk_refuses_is_confirmed_to_nobody() {
+    let server = Server::builder().config("save", "\"\"").watched_disk().start();
+    granted(&server, "lock", "holder", LONG_MS);
+    granted(&server, "other", "another", LONG_MS);
+    let ask = || server.run("LOCK.ACQUIRE lock another 1000");
+    server.set_disk_full(true);
+    server.run("RENAME other lock").expect("renamed");
+    wait_until("the node knows that it cannot record the removal", || {
+        crate::common::error_line(server.run("LOCK.ACQUIRE new token 1000"))
+            .starts_with("STATEFILE")
+    });
+    assert!(crate::common::error_line(ask()).starts_with("STATEFILE"));
+    server.set_disk_full(false);
+    wait_until("the removal is recorded", || ask().is_ok());
+}
+
 #[test]
 fn a_repaired_lease_does_not_count_after_another_crash_and_a_snapshot() {
     a_mark_survives(Server::builder().config("save", "\"\""), |server| {

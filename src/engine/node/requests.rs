@@ -199,13 +199,15 @@ impl Promises {
         if before.mode.is_shared() && !claim.mode.is_shared() {
             return Err(Refusal::NoUpgrade.into());
         }
-        let (fence, ends_at) = (before.fence, now.after(claim.ttl));
+        let (fence, ends_at) = (before.fence, now.after(claim.ttl).max(before.ends_at));
         let later = ends_at > before.ends_at;
+        // Also if nothing changes: to a holder whose lease was brought here from another name, this
+        // is a grant, and the state file may lack the removal of the lease that stood here.
+        self.admit(fence, ends_at).map_err(Stop::Persist)?;
         if later {
-            self.admit(fence, ends_at).map_err(Stop::Persist)?;
             lock.change(spot, Tenure { ends_at, is_provisional: false, ..before });
         }
-        Ok(Acquired::Again { fence, ends_at: ends_at.max(before.ends_at), later })
+        Ok(Acquired::Again { fence, ends_at, later })
     }
 
     /// Releases the lease of `token`. Allowed in quarantine.
