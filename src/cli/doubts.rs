@@ -264,7 +264,7 @@ mod tests {
             (vec![alone()], false),
             (vec![knowing(), knowing(), alone()], true),
         ] {
-            let votes = infos.iter().map(|_| NodeReport { node: "n".into(), vote: Vote::NotHeld });
+            let votes = infos.iter().map(|_| NodeReport::new("n".into(), Vote::NotHeld));
             let failure = not_released(ReleaseError::NotHeld(votes.collect()), &infos);
             let said = failure.text();
             assert_eq!(failure.code, Failure::LOST);

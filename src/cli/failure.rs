@@ -163,11 +163,13 @@ impl Failure {
             return;
         }
         let node = |report: &NodeReport| {
-            Json::Object(vec![
-                ("node", Json::text(&*report.node)),
+            let master = report.master.as_deref().map(|master| ("master", Json::text(master)));
+            let vote = [
                 ("vote", Json::text(report.vote.word())),
                 ("text", Json::text(report.vote.to_string())),
-            ])
+            ];
+            let node = [("node", Json::text(&*report.node))];
+            Json::Object(node.into_iter().chain(master).chain(vote).collect())
         };
         out::complain(Json::Object(vec![
             ("error", Json::text(self.word())),
@@ -209,7 +211,7 @@ impl From<BuildError> for Failure {
                 count - 1
             ),
             BuildError::BadUrl { position, problem } => format!(
-                "node {position} of {} has no usable URL, {problem}; write \
+                "node {position} of {} has no usable URL, {problem}. Write \
                  redis://host:port, rediss://user:password@host:port/db, unix:///path, \
                  redis+sentinel://host:port,host:port/group or redis+cluster://host:port,host:port",
                 source_of_nodes()

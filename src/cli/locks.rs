@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::sync::Arc;
 
 use super::args::{Acquire, ByName, Extend, List, Release};
 use super::failure::{Failure, warn};
@@ -117,7 +116,7 @@ fn holder(node: &NodeInfo) -> NodeReport {
         },
         Err(vote) => vote.clone(),
     };
-    NodeReport { node: Arc::clone(&node.node), vote }
+    node.report(vote)
 }
 
 /// Deletes the lock wherever it is.
@@ -309,16 +308,23 @@ pub(super) async fn info(args: ByName) -> Result<(), Failure> {
     let locker = args.connection.locker()?;
     let nodes = locker.info(&args.name).await;
     if args.json {
-        let nodes = nodes.iter().map(|node| Json::Object(info_fields(&node.node, &node.info)));
+        let fields = |node: &NodeInfo| {
+            let mut fields = info_fields(&node.node, &node.info);
+            let master = node.master.as_deref().map(|master| ("master", Json::text(master)));
+            fields.splice(1..1, master);
+            Json::Object(fields)
+        };
+        let nodes = nodes.iter().map(fields);
         out::line(Json::of_lock(&args.name.0, [("nodes", Json::List(nodes.collect()))]))?;
     } else {
         out::lines(nodes.iter().map(|node| match &node.info {
-            Ok(info) => format!("{}: {}", node.node, info_line(info)),
-            Err(vote) => format!("{}: {vote}", node.node),
+            Ok(info) => format!("{}: {}", node.place(), info_line(info)),
+            Err(vote) => node.report(vote.clone()).to_string(),
         }))?;
     }
     let failed = |node: &NodeInfo| node.info.as_ref().err().cloned().or(doubts::vote_of(node));
-    let votes: Vec<_> = nodes.iter().map(|node| (&node.node, failed(node))).collect();
+    let votes: Vec<_> =
+        nodes.iter().map(|node| failed(node).map(|vote| node.report(vote))).collect();
     if nodes.iter().any(|node| doubts::vote_of(node).is_some()) {
         for text in doubts::replicas(&locker.survey(0).await) {
             warn(text, args.json);
@@ -327,15 +333,13 @@ pub(super) async fn info(args: ByName) -> Result<(), Failure> {
     answered(Some(&args.name), votes.into_iter())
 }
 
-/// An error unless a quorum of masters has answered; each node comes with its vote if it has not.
-fn answered<'n>(
+/// An error unless a quorum of masters has answered: for each node that has not, its report.
+fn answered(
     name: Option<&Name>,
-    nodes: impl ExactSizeIterator<Item = (&'n Arc<str>, Option<Vote>)>,
+    nodes: impl ExactSizeIterator<Item = Option<NodeReport>>,
 ) -> Result<(), Failure> {
     let all = nodes.len();
-    let failed = nodes
-        .filter_map(|(node, vote)| vote.map(|vote| NodeReport { node: Arc::clone(node), vote }));
-    let failed: Vec<NodeReport> = failed.collect();
+    let failed: Vec<NodeReport> = nodes.flatten().collect();
     let count = all - failed.len();
     if Quorum::is_majority(count, all) {
         return Ok(());
@@ -440,7 +444,8 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
     for text in doubts.into_iter().chain(rows::rest(&survey, None)) {
         warn(text, args.json);
     }
-    answered(None, survey.nodes.iter().map(|node| (&node.node, failure(node))))?;
+    let failed = |node: &NodeSurvey| Some(NodeReport::new(node.node.clone(), failure(node)?));
+    answered(None, survey.nodes.iter().map(failed))?;
     // For a person; a program counts lines.
     if is_empty && room.is_some() && !args.json {
         out::line(nothing_listed(args.all, is_certain))?;

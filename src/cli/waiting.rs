@@ -1,6 +1,5 @@
 //! Waits for a lock, and shows a person at the terminal who holds it and how many wait.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::interval;
@@ -132,9 +131,7 @@ fn held(nodes: &[NodeInfo]) -> Option<(String, String)> {
 /// Why too few nodes grant for a quorum; `None` if there is a quorum. Who holds the lock on the
 /// others does not matter then: it may be this attempt itself.
 fn troubles(nodes: &[NodeInfo]) -> Option<String> {
-    let report = |node: &NodeInfo| {
-        trouble(node).map(|vote| NodeReport { node: Arc::clone(&node.node), vote })
-    };
+    let report = |node: &NodeInfo| trouble(node).map(|vote| node.report(vote));
     let reports: Vec<NodeReport> = nodes.iter().filter_map(report).collect();
     if Quorum::is_majority(nodes.len() - reports.len(), nodes.len()) {
         return None;

@@ -338,7 +338,7 @@ impl Acquire {
                 .for_each(|(vote, _)| *vote = None);
         }
         let votes = votes.into_iter().map(|vote| vote.unwrap_or(Vote::TimedOut)).collect();
-        let nodes = self.core.reports(votes);
+        let nodes = self.core.reports(&self.name, votes);
         let name = String::from_utf8_lossy(&self.name).into_owned();
         let timeout = self.plan.timeout;
         error(verdict, AcquireReport { name, waited, attempts, nodes, timeout, is_timed_out })

@@ -214,10 +214,13 @@ impl Core {
         outcomes.into_iter().map(vote).collect()
     }
 
-    /// The votes with the names of their nodes.
-    pub(super) fn reports(&self, votes: Vec<Vote>) -> Vec<NodeReport> {
-        let names = self.world.nodes().iter();
-        names.zip(votes).map(|(node, vote)| NodeReport { node: Arc::clone(node), vote }).collect()
+    /// The votes about the lock `name`, with the names of their nodes.
+    pub(super) fn reports(&self, name: &[u8], votes: Vec<Vote>) -> Vec<NodeReport> {
+        let report = |(node, vote): (usize, Vote)| NodeReport {
+            master: self.world.master_of(node, name),
+            ..NodeReport::new(Arc::clone(&self.world.nodes()[node]), vote)
+        };
+        votes.into_iter().enumerate().map(report).collect()
     }
 }
 

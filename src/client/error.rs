@@ -341,7 +341,7 @@ impl fmt::Display for BuildError {
             ),
             BuildError::BadUrl { position, problem } => write!(
                 f,
-                "node {position} has no usable URL, {problem}; write redis://host:port, \
+                "node {position} has no usable URL, {problem}. Write redis://host:port, \
                  rediss://user:password@host:port/db, unix:///path or \
                  redis+sentinel://host:port,host:port/group or redis+cluster://host:port,host:port"
             ),
@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     fn reports(votes: &[Vote]) -> Vec<NodeReport> {
-        votes.iter().map(|vote| NodeReport { node: "n".into(), vote: vote.clone() }).collect()
+        votes.iter().map(|vote| NodeReport::new("n".into(), vote.clone())).collect()
     }
 
     /// Four of five nodes were free, and the error was "no quorum confirmed the release".

@@ -16,7 +16,7 @@ use super::printable::Named;
 use super::reading::{error_vote, extend_vote, fence_vote, lock_info, release_vote};
 use super::search::{Locks, Wanted};
 use super::settings::{check_name, check_token};
-use super::vote::Vote;
+use super::vote::{NodeReport, Vote, place};
 use super::world::{earliest, latest};
 use crate::engine::{Fence, Millis, Mode};
 use crate::wire::lock_info::LockInfo;
@@ -32,13 +32,27 @@ pub(crate) const LISTED_MAX: usize = 100_000;
 pub struct NodeInfo {
     /// The node.
     pub node: Arc<str>,
+    /// The master that was asked, as in [`NodeReport::master`].
+    pub master: Option<Arc<str>>,
     /// What it reports, or its vote if it does not.
     pub info: Result<LockInfo, Vote>,
 }
 
 impl NodeInfo {
+    #[cfg(test)]
     pub(crate) const fn new(node: Arc<str>, info: Result<LockInfo, Vote>) -> NodeInfo {
-        NodeInfo { node, info }
+        NodeInfo { node, master: None, info }
+    }
+
+    /// The node's name for people, with the master that was asked.
+    pub(crate) fn place(&self) -> String {
+        place(&self.node, self.master.as_deref())
+    }
+
+    /// The node's report with this vote.
+    #[doc(hidden)]
+    pub fn report(&self, vote: Vote) -> NodeReport {
+        NodeReport { master: self.master.clone(), ..NodeReport::new(Arc::clone(&self.node), vote) }
     }
 }
 
@@ -74,11 +88,12 @@ impl Locker {
         let inbox = Inbox::new(core.quorum.nodes());
         core.send_all(&Packet::info(name.as_ref()), &inbox, RequestKind::Only);
         let outcomes = core.collect(&inbox, core.settings.plan.timeout, lock_info, |_| false).await;
-        let names = core.world.nodes().iter();
-        let info = |(node, outcome): (&Arc<str>, Option<Result<LockInfo, Vote>>)| {
-            NodeInfo::new(Arc::clone(node), outcome.unwrap_or(Err(Vote::TimedOut)))
+        let info = |(node, outcome): (usize, Option<Result<LockInfo, Vote>>)| NodeInfo {
+            node: Arc::clone(&core.world.nodes()[node]),
+            master: core.world.master_of(node, name.as_ref()),
+            info: outcome.unwrap_or(Err(Vote::TimedOut)),
         };
-        names.zip(outcomes).map(info).collect()
+        outcomes.into_iter().enumerate().map(info).collect()
     }
 
     /// The highest fence issued for the lock `name`, held or not, as a quorum of nodes knows it.
@@ -98,7 +113,7 @@ impl Locker {
         let fences: Vec<Fence> = fences.collect();
         match fences.iter().max() {
             Some(fence) if fences.len() >= core.quorum.needed() => Ok(*fence),
-            Some(_) | None => Err(FenceError::NoQuorum(core.reports(votes))),
+            Some(_) | None => Err(FenceError::NoQuorum(core.reports(name.as_ref(), votes))),
         }
     }
 
@@ -121,7 +136,7 @@ impl Locker {
         let packet = Packet::release(name.as_ref(), token, ttl).of_a_stranger();
         // Waits for all: the caller wants to see every node.
         let votes = core.insist(&packet, release_vote, |_| true).await;
-        ReleaseError::check(core.reports(votes), needed)
+        ReleaseError::check(core.reports(name.as_ref(), votes), needed)
     }
 
     /// Extends a lease by its token, for leases that were [leaked](super::Guard::leak). Returns the
@@ -181,7 +196,7 @@ impl Locker {
         if confirmed >= core.quorum.needed() && validity > Millis::ZERO {
             return Ok(validity.into());
         }
-        Err(ExtendError::NoQuorum(core.reports(votes)))
+        Err(ExtendError::NoQuorum(core.reports(name, votes)))
     }
 
     /// Lists all locks of all nodes, up to 100 000 per node, without blocking the nodes for long.

@@ -245,7 +245,7 @@ impl Lease {
             RenewalStep::Lost(ending) => Err(ExtendError::Lost(ending.into())),
             RenewalStep::Wait | RenewalStep::Failed | RenewalStep::Confirmed { .. } => {
                 let votes = std::mem::take(&mut round.votes);
-                Err(ExtendError::NoQuorum(self.core.reports(votes)))
+                Err(ExtendError::NoQuorum(self.core.reports(&self.name, votes)))
             }
         }
     }
@@ -253,7 +253,7 @@ impl Lease {
     /// Each node's vote on the last extension, if too few confirmed it.
     pub(super) fn unconfirmed(&self) -> Vec<NodeReport> {
         let votes = self.state().unconfirmed.clone();
-        if votes.is_empty() { Vec::new() } else { self.core.reports(votes) }
+        if votes.is_empty() { Vec::new() } else { self.core.reports(&self.name, votes) }
     }
 
     /// Repairs nodes that answer after the quorum, until the round ends.
@@ -391,7 +391,7 @@ impl Lease {
         }
         let needed = self.core.quorum.needed();
         let votes = self.core.votes(&inbox, release_vote, |confirmed, _| confirmed >= needed).await;
-        ReleaseError::check(self.core.reports(votes), needed)
+        ReleaseError::check(self.core.reports(&self.name, votes), needed)
     }
 
     /// Stops renewing the lease without releasing it, and returns the validity left.

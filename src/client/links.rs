@@ -94,10 +94,11 @@ impl Links {
         matches!(self.links[node], NodeLinks::Slots(_))
     }
 
-    /// The master of a Cluster that has this lock, if it is known.
+    /// The master that has this lock, if it is known: of the node's group while there is a
+    /// connection, or of a Cluster. `None` for a server by itself.
     pub(super) fn master_of(&self, node: usize, name: &[u8]) -> Option<Arc<str>> {
         match &self.links[node] {
-            NodeLinks::One(_) => None,
+            NodeLinks::One(link) => link.state().line().master.clone(),
             NodeLinks::Slots(links) => links.master_of(name),
         }
     }

@@ -190,7 +190,8 @@ impl Locker {
         let owes = |node| self.core.world.owes(node);
         let ping = Packet::new(&[b"PING"]);
         let votes = self.core.insist(&ping, |_| Vote::Confirmed, owes).await;
-        self.core.reports(votes)
+        let nodes = self.core.world.nodes().iter().zip(votes);
+        nodes.map(|(node, vote)| NodeReport::new(Arc::clone(node), vote)).collect()
     }
 
     /// The nodes that have not carried out every release that was sent to them, as far as the

@@ -356,42 +356,68 @@ fn write_ahead(f: &mut fmt::Formatter<'_>, readers: u64, waiting_writers: u64) -
 
 /// The vote of one node, with the node's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NodeReport {
     /// The node's address, without password.
     pub node: Arc<str>,
+    /// For a Cluster, the master that has the lock's slot; for a group under Sentinel, its master.
+    /// `None` for a server by itself, or while the master is not known.
+    pub master: Option<Arc<str>>,
     /// Its vote.
     pub vote: Vote,
 }
 
+impl NodeReport {
+    /// The vote of a server by itself, or of no particular master.
+    pub const fn new(node: Arc<str>, vote: Vote) -> NodeReport {
+        NodeReport { node, master: None, vote }
+    }
+
+    /// The node's name for people, with the master that voted.
+    fn place(&self) -> String {
+        place(&self.node, self.master.as_deref())
+    }
+}
+
+/// The node's name for people, with one of its masters.
+pub(crate) fn place(node: &str, master: Option<&str>) -> String {
+    let node = Printable::text(node);
+    match master {
+        Some(master) => format!("{node} at {}", Printable::text(master)),
+        None => node.to_string(),
+    }
+}
+
 impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", Printable::text(&self.node), self.vote)
+        write!(f, "{}: {}", self.place(), self.vote)
     }
 }
 
 /// Equal votes, and the nodes that gave them.
 pub(crate) struct Group<'a> {
     pub(crate) vote: &'a Vote,
-    nodes: Vec<&'a str>,
+    nodes: Vec<&'a NodeReport>,
 }
 
 impl<'a> Group<'a> {
     /// The votes in groups, in the order of their first nodes.
     pub(crate) fn all(reports: &'a [NodeReport]) -> Vec<Group<'a>> {
         let mut groups: Vec<Group<'a>> = Vec::new();
-        for NodeReport { node, vote } in reports {
+        for report in reports {
+            let vote = &report.vote;
             let same = |group: &&mut Group<'_>| {
                 group.vote.place() == vote.place() && group.vote.reason() == vote.reason()
             };
             match groups.iter_mut().find(same) {
                 Some(group) => {
-                    group.nodes.push(node);
+                    group.nodes.push(report);
                     // Of those in quarantine, the one that takes longest.
                     if group.vote.quarantine_left() < vote.quarantine_left() {
                         group.vote = vote;
                     }
                 }
-                None => groups.push(Group { vote, nodes: vec![node] }),
+                None => groups.push(Group { vote, nodes: vec![report] }),
             }
         }
         groups
@@ -405,8 +431,7 @@ impl<'a> Group<'a> {
     /// The names of these nodes, shortened.
     fn names(&self) -> String {
         let named = &self.nodes[..self.count().min(NAMED_MAX)];
-        let names: Vec<String> =
-            named.iter().map(|name| Printable::text(name).to_string()).collect();
+        let names: Vec<String> = named.iter().map(|report| report.place()).collect();
         match self.count() - named.len() {
             0 => names.join(", "),
             more => format!("{} and {more} more", names.join(", ")),
@@ -584,8 +609,20 @@ mod tests {
         assert_eq!(said, all);
     }
 
+    #[test]
+    fn a_vote_of_a_cluster_names_the_master_that_gave_it() {
+        let down = Vote::Unreachable("connection refused".into());
+        let cluster = NodeReport::new("cluster:a:1".into(), down);
+        let report = NodeReport { master: Some("b:2".into()), ..cluster };
+        assert_eq!(report.to_string(), "cluster:a:1 at b:2: unreachable: connection refused");
+        assert_eq!(
+            Summary(&[report]).to_string(),
+            "1 of 1 node unreachable (connection refused): cluster:a:1 at b:2"
+        );
+    }
+
     fn reports(votes: Vec<Vote>) -> Vec<NodeReport> {
-        let report = |(index, vote)| NodeReport { node: format!("n{index}").into(), vote };
+        let report = |(index, vote)| NodeReport::new(format!("n{index}").into(), vote);
         votes.into_iter().enumerate().map(report).collect()
     }
 

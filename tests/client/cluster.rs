@@ -359,12 +359,21 @@ fn a_server_that_hangs_does_not_hide_the_others_of_a_cluster() {
         (output.status.code(), text(&output.stdout) + &text(&output.stderr))
     };
     assert!(cluster.url().contains(&format!("//127.0.0.1:{},", cluster.masters[0].port())));
-    let name = cluster.tag_at(2);
+    let (silent, name) = (cluster.tag_at(0), cluster.tag_at(2));
     cluster.masters[0].pause();
     let (_, told) = run(&["status"]);
     assert!(told.contains("grants in 10923 of 16384 slots"), "{told}");
     let (code, told) = run(&["acquire", &name]);
     assert_eq!(code, Some(0), "{told}");
+    // Regression: errors named the first server of the URL, whichever master failed.
+    let place = format!("at 127.0.0.1:{}", cluster.masters[0].port());
+    for args in [&["acquire", &silent, "--wait", "0s"][..], &["fence", &silent], &["info", &silent]]
+    {
+        let (code, told) = run(args);
+        assert!(code == Some(121) && told.contains(&place), "{args:?}: {told}");
+    }
+    let (_, told) = run(&["acquire", &silent, "--wait", "0s", "--json"]);
+    assert!(told.contains(&place.replace("at ", "\"master\":\"")), "{told}");
     let (code, told) = run(&["list"]);
     assert!(code == Some(121) && told.contains("in 5461 of 16384 slots are not known"), "{told}");
     cluster.masters[0].resume();

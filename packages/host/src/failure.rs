@@ -64,6 +64,8 @@ pub struct Failure {
 pub struct NodeVote {
     /// The node's address, without password.
     pub node: String,
+    /// The master that voted, if the node is a Cluster or a group under Sentinel, and it is known.
+    pub master: Option<String>,
     /// The vote in one word.
     pub vote: &'static str,
     /// The vote in words for people.
@@ -83,6 +85,7 @@ impl From<&NodeReport> for NodeVote {
         let vote = &report.vote;
         let mut said = NodeVote {
             node: report.node.to_string(),
+            master: report.master.as_deref().map(str::to_owned),
             vote: vote.word(),
             text: vote.to_string(),
             fence: None,

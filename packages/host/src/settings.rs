@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockmod::client::{Acquire, Locker, LockerBuilder, NAME_MAX, NodeReport, joined};
+use lockmod::client::{Acquire, Locker, LockerBuilder, NAME_MAX, joined};
 
 use crate::failure::{Failure, NodeVote};
 use crate::holding::Holding;
@@ -432,11 +432,11 @@ fn check_name(name: &[u8]) -> Result<(), Failure> {
 
 fn state(told: lockmod::client::NodeInfo) -> NodeState {
     let node = told.node.to_string();
-    let (state, info, vote) = match told.info {
-        Ok(info) => (info.state.to_string(), info, None),
+    let (state, info, vote) = match &told.info {
+        Ok(info) => (info.state.to_string(), info.clone(), None),
         Err(vote) => {
-            let report = NodeReport { node: told.node, vote };
-            (String::new(), Default::default(), Some(NodeVote::from(&report)))
+            let vote = NodeVote::from(&told.report(vote.clone()));
+            (String::new(), Default::default(), Some(vote))
         }
     };
     NodeState {

@@ -173,6 +173,8 @@ impl From<Failure> for Failed {
 pub struct Vote {
     /// The node's address, without password.
     pub node: String,
+    /// The master that voted, if the node is a Cluster or a group under Sentinel, and it is known.
+    pub master: Option<String>,
     /// In one word.
     pub vote: &'static str,
     /// In words for people.
@@ -191,6 +193,7 @@ impl From<&NodeVote> for Vote {
     fn from(said: &NodeVote) -> Vote {
         Vote {
             node: said.node.clone(),
+            master: said.master.clone(),
             vote: said.vote,
             text: said.text.clone(),
             fence: said.fence.map(|fence| fence as f64),

@@ -164,13 +164,16 @@ fn object(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {
     }
 }
 
-type Vote<'a> = (&'a str, &'a str, &'a str, Option<u64>, Option<&'a str>, Option<f64>, Option<f64>);
+type Text<'a> = Option<&'a str>;
+type Vote<'a> =
+    (&'a str, &'a str, &'a str, Option<u64>, Text<'a>, Option<f64>, Option<f64>, Text<'a>);
 
 /// The fields of Python's NodeVote, in their order.
 fn vote(said: &NodeVote) -> Vote<'_> {
     let seconds = |length: std::time::Duration| length.as_secs_f64();
     let (left, held_for) = (said.left.map(seconds), said.held_for.map(seconds));
-    (&said.node, said.vote, &said.text, said.fence, said.label.as_deref(), left, held_for)
+    let (label, master) = (said.label.as_deref(), said.master.as_deref());
+    (&said.node, said.vote, &said.text, said.fence, label, left, held_for, master)
 }
 
 /// The fields of Python's NodeInfo, in their order.

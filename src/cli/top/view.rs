@@ -339,7 +339,7 @@ mod tests {
         press(&mut state, KeyCode::Char('d'));
         let order = press(&mut state, KeyCode::Char('y'));
         assert_eq!(order, Order::ForceRelease(b"b".to_vec()));
-        let report = |vote| NodeReport { node: Arc::from("n"), vote };
+        let report = |vote| NodeReport::new(Arc::from("n"), vote);
         state.force_released(b"b", &[report(Vote::Confirmed), report(Vote::TimedOut)]);
         let lines = lines(&drawn(&state, (80, 20)));
         assert!(lines[19].starts_with("'b' was deleted on 1 of 2 nodes; n: timed out"));
@@ -354,7 +354,7 @@ mod tests {
         let text = lines(&drawn(&state, (80, 24))).concat();
         assert!(text.contains("Take 'nnn") && text.contains("y: yes"), "{text}");
         press(&mut state, KeyCode::Char('n'));
-        let report = |vote| NodeReport { node: Arc::from("n"), vote };
+        let report = |vote| NodeReport::new(Arc::from("n"), vote);
         state.force_released(name.as_bytes(), &[report(Vote::Confirmed), report(Vote::NotHeld)]);
         assert!(lines(&drawn(&state, (80, 24))).concat().contains("was deleted on 1 of 2 nodes"));
         state.force_released(b"b", &[report(Vote::NotHeld)]);

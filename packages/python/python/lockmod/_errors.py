@@ -24,6 +24,8 @@ class NodeVote(NamedTuple):
     """How long that lease lasts unless it is extended, in seconds."""
     held_for: Optional[float] = None
     """How long that holder has had the lock, in seconds."""
+    master: Optional[str] = None
+    """The master that voted, if the node is a Cluster or a group under Sentinel, and it is known."""
 
 
 class LockError(Exception):
