@@ -291,7 +291,8 @@ pub(super) struct Extend {
     /// Length of the lease from now on
     #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
     pub(super) ttl: Typed,
-    /// Become a reader, and let other readers in; a reader cannot become a writer
+    /// Turn the writer that holds the lock into a reader, which lets other readers in. A reader
+    /// cannot become a writer
     #[arg(long)]
     pub(super) shared: bool,
 }

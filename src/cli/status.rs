@@ -29,9 +29,10 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
         warn(text, args.json);
     }
     if survey.margin() < 0 {
-        let failed = survey.nodes.iter().filter_map(|node| {
-            Some(NodeReport { node: node.node.clone(), vote: abstention(node)? })
-        });
+        let failed = survey
+            .nodes
+            .iter()
+            .filter_map(|node| Some(NodeReport::new(node.node.clone(), abstention(node)?)));
         let (text, all) = (rows::quorum(&survey), survey.nodes.len());
         return Err(Failure::without_quorum(text, failed.collect(), all));
     }
@@ -52,9 +53,13 @@ fn abstention(node: &NodeSurvey) -> Option<Vote> {
 
 /// The printed lines, for a terminal with `room` columns, or for a program.
 fn lines(survey: &Survey, room: Option<usize>) -> Vec<String> {
-    let nodes = survey.nodes.iter().map(|node| rows::node(survey, node).1);
+    let nodes: Vec<_> = survey.nodes.iter().map(|node| rows::node(survey, node).1).collect();
     let columns = Columns { text: [0, STATE], optional: &NODE_OPTIONAL, padded_max: usize::MAX };
-    let mut lines = table(NODE_COLUMNS, nodes.collect(), columns, room);
+    let mut lines = table(NODE_COLUMNS, nodes.clone(), columns, room);
+    let is_shown = |row: &&[String; 7]| lines.iter().any(|line| line.contains(&*row[STATE]));
+    let cut: Vec<_> = nodes.iter().filter(|row| !is_shown(row)).collect();
+    // The terminal wraps these lines.
+    lines.extend(cut.into_iter().map(|row| format!("{}: {}", row[0], row[STATE])));
     // Without a quorum, this line is the error.
     if survey.margin() >= 0 {
         lines.push(rows::quorum(survey));
@@ -228,6 +233,8 @@ fn lock_json(name: &[u8], lock: &LockSurvey) -> Json {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::client::LockInfo;
     use crate::wire::lock_info;
@@ -268,6 +275,34 @@ mod tests {
         let lines = table(titles, rows(), columns, None);
         assert!(lines[1].len() < 2 * PADDED_MAX + 9, "{lines:#?}");
         assert!(lines[2].contains(&"b".repeat(500)), "nothing is lost to a program");
+    }
+
+    /// Regression: the rest of a cut state, such as the master that fails, was shown nowhere.
+    #[test]
+    fn a_state_that_is_cut_at_a_terminal_is_printed_in_full_below() {
+        let state = format!("connection refused by {}", "host.".repeat(20));
+        let node = |name: &str, text: &str| NodeSurvey {
+            node: name.into(),
+            masters: Vec::new(),
+            status: Err(Vote::Unreachable(text.into())),
+        };
+        let survey = Survey {
+            nodes: vec![node("a", &state), node("b", "no")],
+            quorum: 2,
+            locks: BTreeMap::new(),
+            is_cut: false,
+            given_up: Vec::new(),
+            unnamed: 0,
+            counted_max: crate::engine::Fence::MAX,
+        };
+        let full = format!("unreachable: {state}");
+        let lines_at = |room: Option<usize>| -> Vec<String> {
+            lines(&survey, room).into_iter().filter(|line| line.contains(&full)).collect()
+        };
+        assert_eq!(lines_at(Some(80)), [format!("a: {full}")]);
+        assert!(lines_at(None)[0].starts_with("a "), "in its row");
+        assert_eq!(lines_at(None).len(), 1);
+        assert!(!lines(&survey, Some(80)).iter().any(|line| line.starts_with("b: ")), "not cut");
     }
 
     /// The columns after a state of more than 60 letters stood under the wrong titles.

@@ -223,7 +223,8 @@ fn group(parts: &Parts<'_>) -> Result<NodeUrl, String> {
     let is_tls = parts.scheme.starts_with("rediss") || parts.scheme.starts_with("valkeys");
     let (user, password) = login_at_sentinels(parts)?;
     let mut sentinels: Vec<NodeUrl> = Vec::new();
-    for server in servers.split(',').map(str::trim) {
+    for server in listed(servers) {
+        let server = server?;
         let NodeUrl { place, .. } = server_of(server, None, (is_tls, SENTINEL_PORT_DEFAULT))?;
         let (user, password) = (user.clone(), password.clone());
         let sentinel = NodeUrl { place, user, password, database: 0 };
@@ -265,6 +266,17 @@ fn server_of(
 }
 
 /// Servers of a Cluster: `[user:password@]h1:7000,h2:7000`.
+/// The servers of a list, of which none may be empty.
+fn listed(servers: &str) -> impl Iterator<Item = Result<&str, String>> {
+    let is_list = servers.contains(',');
+    servers.split(',').map(str::trim).map(move |server| match server {
+        "" if is_list => {
+            Err("a server in its list is empty: is there a comma too many?".to_owned())
+        }
+        server => Ok(server),
+    })
+}
+
 fn cluster(parts: &Parts<'_>) -> Result<NodeUrl, String> {
     let (servers, path) = parts.place.split_once('/').unwrap_or((parts.place, ""));
     if !matches!(path, "" | "0") {
@@ -272,7 +284,8 @@ fn cluster(parts: &Parts<'_>) -> Result<NodeUrl, String> {
     }
     let is_tls = parts.scheme.starts_with("rediss") || parts.scheme.starts_with("valkeys");
     let mut seeds = Vec::new();
-    for server in servers.split(',').map(str::trim) {
+    for server in listed(servers) {
+        let server = server?;
         let NodeUrl { place, .. } = server_of(server, None, (is_tls, PORT_DEFAULT))?;
         if seeds.contains(&place) {
             return Err(format!("it names the server {server} twice"));
@@ -513,6 +526,9 @@ mod tests {
             ("redis://0:1", "listens"),
             ("redis://", "no host"),
             ("redis://:7001", "no host"),
+            ("redis+cluster://a,,b", "a comma too many"),
+            ("redis+cluster://a:1,", "a comma too many"),
+            ("redis+sentinel://a,,b/m", "a comma too many"),
             ("redis://h?foo=bar", "'foo'"),
             ("unix:///s?foo=bar", "'foo'"),
             ("redis://s3cret@h", ":password@"),
@@ -534,7 +550,7 @@ mod tests {
             ("redis+sentinel://a,b", "no name of a group"),
             ("redis+sentinel://a,b/", "no name of a group"),
             ("redis+sentinel:///m", "no host"),
-            ("redis+sentinel://a,/m", "no host"),
+            ("redis+sentinel://a,/m", "a comma too many"),
             ("redis+sentinel://a,b:x/m", "port is not a number"),
             ("redis+sentinel://a,A:26379/m", "A:26379 twice"),
             ("redis+sentinel://a#m", "behind a /"),
@@ -546,7 +562,6 @@ mod tests {
             ("redis+sentinel://0.0.0.0/m", "listens"),
             ("redis-sentinel://a/m", "'redis-sentinel'"),
             ("redis+cluster://", "no host"),
-            ("redis+cluster://a,,b", "no host"),
             ("redis+cluster://a,A:6379", "A:6379 twice"),
             ("redis+cluster://a,b/3", "one database"),
             ("redis+cluster://a?sentinel_username=x", "'sentinel_username'"),

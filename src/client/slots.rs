@@ -70,6 +70,11 @@ pub(super) fn read_slots(reply: Option<&Reply>) -> Result<Vec<SlotRange>, NoRepl
             let text = "it is not a node of a Cluster: write redis:// for a server by itself";
             return Err(NoReply::Refused(text.into()));
         }
+        Some(Reply::Error(text)) if text.starts_with("ERR unknown command") => {
+            let text = "it does not know CLUSTER: for a Sentinel write \
+                        redis+sentinel://host:port,host:port/group, for a server by itself redis://";
+            return Err(NoReply::Refused(text.into()));
+        }
         Some(Reply::Error(text)) if code::meaning_of(text) == code::Meaning::Forbidden => {
             return Err(NoReply::NoPermission(text.as_str().into()));
         }

@@ -19,7 +19,7 @@ use super::reading::{error_vote, lock_info};
 use super::search::{Counted, Locks, Wanted};
 use super::vote::{NodeReport, Vote};
 use crate::engine::{Fence, LockState, SLOTS, Uncounted};
-use crate::wire::code;
+use crate::wire::code::{self, Meaning};
 use crate::wire::lock_info::LockInfo;
 use crate::wire::node_info::{self, NodeField, NodeFields};
 use crate::wire::resp::Reply;
@@ -190,7 +190,7 @@ impl NodeStatus {
                 status.as_ref().map_or_else(|vote| Some(vote.clone()), Self::abstention);
             match abstention {
                 None => share.granting = share.granting.saturating_add(slots),
-                Some(vote) => share.failing.push(NodeReport { node: Arc::clone(&node), vote }),
+                Some(vote) => share.failing.push(NodeReport::new(Arc::clone(&node), vote)),
             }
             match status {
                 Ok(status) => {
@@ -198,7 +198,7 @@ impl NodeStatus {
                     told.push(status);
                 }
                 Err(vote) => {
-                    share.silent.push(NodeReport { node, vote: vote.clone() });
+                    share.silent.push(NodeReport::new(node, vote.clone()));
                     failed = failed.or(Some(vote));
                 }
             }
@@ -469,15 +469,23 @@ impl Locker {
         let info = [b"INFO", node_info::SECTION.as_bytes(), b"replication", b"cluster"];
         let mut asks = vec![Packet::new(&info)];
         asks.extend(server.master.as_ref().map(|_| Packet::new(&[b"CLUSTER", b"INFO"])));
+        // Shows at once, and not only when there is a lock, that the user may not search for them.
+        let search: &[&[u8]] = &[b"SCAN", b"0", b"COUNT", b"1"];
+        asks.extend((locks_max > 0).then(|| Packet::new(search)));
         let replies = self.ask(server, &asks).await;
         let status = replies.and_then(|replies| {
             let status = status(replies.first())?;
             // Then it refuses every command about a lock, which its INFO does not show.
-            match replies.get(1).is_some_and(is_down) {
-                true => {
-                    Err(Vote::Unavailable(code::CLUSTERDOWN.says("its Cluster is down").into()))
+            if replies.get(1).is_some_and(is_down) {
+                return Err(Vote::Unavailable(
+                    code::CLUSTERDOWN.says("its Cluster is down").into(),
+                ));
+            }
+            match replies.last() {
+                Some(Reply::Error(error)) if code::meaning_of(error) == Meaning::Forbidden => {
+                    Err(error_vote(error))
                 }
-                false => Ok(status),
+                _ => Ok(status),
             }
         });
         let Ok(found) = &status else { return (status, Locks::default()) };
@@ -509,7 +517,7 @@ impl Locker {
         let name = name.as_ref();
         let nodes = self.core().world.nodes().len();
         let votes = join_all((0..nodes).map(|node| self.force_release_on(node, name))).await;
-        self.core().reports(votes)
+        self.core().reports(name, votes)
     }
 
     async fn force_release_on(&self, node: usize, name: &[u8]) -> Vote {

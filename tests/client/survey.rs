@@ -49,6 +49,23 @@ fn held_locks_are_found_among_many_free_ones() {
     assert!(listed.contains("used-7: held, fence 2") && listed.contains("(held on 1 of 3 nodes)"));
 }
 
+/// Regression: `status` was in order for a user who may not search, until there was a lock.
+#[test]
+fn status_says_that_its_user_may_not_search_before_there_is_a_lock() {
+    let nodes = nodes(1);
+    let url = nodes[0].url().replace("redis://", "redis://dashboard:secret@");
+    let status = |permissions: &str| {
+        nodes[0].run(&format!("ACL SETUSER dashboard on >secret ~* {permissions}")).unwrap();
+        let output = lockmod(&[], &["status", "--nodes", &url]).output().unwrap();
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (code, said) = status("-@all +ping +info +lock.info");
+    assert!(code != Some(0) && said.contains("denied access"), "{said}");
+    assert!(said.contains("'scan'"), "{said}");
+    let (code, said) = status("+scan");
+    assert_eq!(code, Some(0), "{said}");
+}
+
 /// Regression: `list` counted all leases, and `status` those with the highest fence.
 #[test]
 fn list_and_status_count_holders_by_one_rule() {
