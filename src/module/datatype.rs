@@ -35,7 +35,7 @@ pub(super) fn load(server: InServer<'_>, bytes: &[u8], version: i32) -> Option<L
         return None;
     }
     match codec::decode_lock(bytes, process::date(server, clock::now()), clock::boot_id()) {
-        Ok(loaded) if is_restored(server, &loaded.lock) && !may_come(server, &loaded.lock) => None,
+        Ok(loaded) if is_restored(server) && !may_come(server, &loaded) => None,
         Ok(loaded) => {
             let LoadedLock { lock, floor } = loaded;
             if let Err(error) = process::with(server, |process| process.loaded(&lock, floor)) {
@@ -52,24 +52,21 @@ pub(super) fn load(server: InServer<'_>, bytes: &[u8], version: i32) -> Option<L
     }
 }
 
-/// Whether this lock comes from a client's `RESTORE`, with a lease that stands. Leases from a data
-/// set or a master are accepted even if `lockmod.max-ttl` was lowered since.
-fn is_restored(server: InServer<'_>, lock: &Lock) -> bool {
+/// Whether a lock comes from a client's `RESTORE`, or from another node by `MIGRATE`. Locks from a
+/// data set or a master are accepted whatever they contain.
+fn is_restored(server: InServer<'_>) -> bool {
     let flags = ffi::server_flags(server);
-    flags.is_master() && !flags.is_loading() && lock.is_held(clock::now())
+    flags.is_master() && !flags.is_loading()
 }
 
-/// Whether a lease may be restored here. If not, logs why, because the server has its own error
-/// text for such a command.
-///
-/// The append-only file has the lease with its original bytes. So the state file must record,
-/// before any client can extend the lease, that nothing counts any more in a quarantine.
-fn may_come(server: InServer<'_>, lock: &Lock) -> bool {
-    let (now, max) = (clock::now(), config::max_ttl());
-    let refusal = if lock.until() > now.after(max) {
+/// Whether a lock may be restored here. If not, logs why, because the server has its own error text
+/// for such a command.
+fn may_come(server: InServer<'_>, loaded: &LoadedLock) -> bool {
+    let (now, max, lock) = (clock::now(), config::max_ttl(), &loaded.lock);
+    let refusal = if lock.is_held(now) && lock.until() > now.after(max) {
         let left = now.until(lock.until()).get().to_string().into_bytes();
         Refusal::BadTtl { given: left, max }
-    } else if let Err(refusal) = process::with(server, |process| process.names_changed(now)) {
+    } else if let Err(refusal) = process::with(server, |process| process.admit(loaded, now)) {
         refusal
     } else {
         return true;
@@ -84,10 +81,16 @@ pub(super) fn rewrite(server: InServer<'_>, lock: &Lock) -> Vec<Restated> {
     restate(&lock, floor, clocks)
 }
 
-/// Notes that a lock is gone from its name: deleted, evicted, overwritten, or renamed. A renamed
-/// lock goes on under another name.
+/// Notes that a lock is gone from its name: deleted, expired, evicted, overwritten, migrated, or
+/// renamed. A renamed lock goes on under another name. The server does not call this for the locks
+/// of a database that is flushed or swapped: `events.rs` does what is needed for all of them.
 pub(super) fn forgotten(server: InServer<'_>, lock: &mut Lock) {
-    process::with(server, |process| process.node.forget(lock));
+    process::with(server, |process| {
+        if lock.has_unnoted_lease() {
+            process.node.note_lapses(lock, clock::now());
+        }
+        process.node.forget(lock);
+    });
     if lock.has_leases() {
         removed(server, lock.until());
     }

@@ -12,6 +12,7 @@ use super::delivery::Delivery;
 use super::ffi::waiting::Blocked;
 use super::ffi::{Guarded, InServer};
 use super::state_file::{Claimed, StateFile};
+use crate::codec::LoadedLock;
 use crate::engine::{
     CallId, Ceilings, Change, Clocks, Fence, Granted, Instant, Lock, Millis, Node, Refusal, Stop,
 };
@@ -172,6 +173,24 @@ impl Process {
             self.node.request_failed();
         }
         failure
+    }
+
+    /// Prepares the state file for a lock that a client restores.
+    ///
+    /// The append-only file has a lease with its original bytes. So the state file must record,
+    /// before any client can extend the lease, that nothing counts any more in a quarantine. And
+    /// its ceilings must cover the lock: the node that the lock comes from lets go of it.
+    ///
+    /// # Errors
+    /// `STATEFILE`. Then the lock must not be restored.
+    pub(super) fn admit(&mut self, loaded: &LoadedLock, now: Instant) -> Result<(), Refusal> {
+        if loaded.lock.is_held(now) {
+            self.names_changed(now)?;
+        }
+        match self.node.admit(&loaded.lock, loaded.floor) {
+            Ok(()) => Ok(()),
+            Err(ceilings) => self.persist(ceilings),
+        }
     }
 
     /// Takes a lock from a dump or a data set. If the node grants already, ceilings that cover the

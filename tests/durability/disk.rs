@@ -177,6 +177,33 @@ fn a_lease_that_was_restored_is_promised_before_anybody_is_told() {
     assert!(quarantine_left(&to, "lock") > 580_000);
 }
 
+/// Regression: a node that could not write its state file accepted locks that it would forget in a
+/// crash, and whoever sent them let go of them: two holders, and a fence that fell.
+#[test]
+fn a_lock_that_the_state_file_cannot_cover_stays_where_it_was() {
+    let (from, mut to) = (Server::start(), watched().start());
+    from.run("LOCK.FLOOR 90000000000").unwrap();
+    let fence = granted(&from, "held", "holder", MAX_TTL_MS / 2);
+    granted(&from, "free", "holder", MAX_TTL_MS);
+    from.run("LOCK.RELEASE free holder").unwrap();
+    granted(&to, "other", "holder", 100);
+    to.set_disk_full(true);
+    let migrate = |name: &str| from.run(&format!("MIGRATE 127.0.0.1 {} {name} 0 5000", to.port()));
+    for name in ["held", "free"] {
+        migrate(name).expect_err("refused");
+        assert!(to.log().contains("RESTORE of a lock was refused: STATEFILE "), "{}", to.log());
+        assert_eq!(from.run(&format!("EXISTS {name}")), Ok(Value::Int(1)), "{name}");
+        assert_eq!(to.run(&format!("EXISTS {name}")), Ok(Value::Int(0)), "{name}");
+    }
+    to.set_disk_full(false);
+    wait_until("the file is written again", || migrate("held").is_ok());
+    migrate("free").unwrap();
+    to.kill();
+    to.start_again();
+    assert!(quarantine_left(&to, "held") > MAX_TTL_MS / 4, "the lease is waited for");
+    assert!(to.info_u64("lockmod_floor") >= fence);
+}
+
 #[test]
 fn a_lease_above_the_longest_is_not_restored_and_loads_with_its_data_set() {
     let mut from = Server::builder().config("save", "\"3600 1000000\"").start();

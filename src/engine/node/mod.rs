@@ -257,6 +257,15 @@ impl Node {
 
     // ---------------------------------------------------------------------------- the key space
 
+    /// Whether the ceilings cover this lock, from a dump that was written by a node with this floor.
+    ///
+    /// # Errors
+    /// The ceilings that must be durable first.
+    pub fn admit(&mut self, lock: &Lock, floor: Fence) -> Result<(), Ceilings> {
+        let ends_at = if lock.has_leases() { lock.until() } else { Instant::default() };
+        self.promises.admit(lock.counter().max(floor), ends_at)
+    }
+
     /// Notes a lock from a data set or a dump, written by a node with this floor.
     ///
     /// If the node grants already, ceilings that cover the lock must be durable before any client
@@ -278,14 +287,14 @@ impl Node {
         self.promises.forget(lock);
         self.tally.may_lapse(lock);
         if lock.has_leases() {
-            self.tally.gave_back(lock.until());
+            self.tally.cut_short(lock.until());
         }
     }
 
     /// Notes that any number of locks are gone, or are in another database.
     pub fn forget_all(&mut self) {
         self.promises.forget_all();
-        self.tally.gave_back(self.promises.longest());
+        self.tally.cut_short(self.promises.longest());
         self.all_lines_changed();
     }
 
