@@ -17,7 +17,9 @@ use crate::net::{Flow, Net};
 use crate::node::{Defect, End, Node};
 use crate::scenes::{TICK, both_end, calm, holds, millis, until};
 use crate::stage::Stage;
-use crate::{OVERLAP, Outcome, Setup, TWO_MASTERS, VOUCHES, must_be_caught_in, to_the_end};
+use crate::{
+    DELETED, OVERLAP, Outcome, Setup, TWO_MASTERS, VOUCHES, must_be_caught_in, to_the_end,
+};
 
 const SEEDS: u64 = 6;
 /// A program with this timeout waits for answers until another server has authority.
@@ -111,6 +113,30 @@ async fn told_again(seed: u64, defect: Defect) -> Outcome {
     until(net, 60_000, |nodes| grants(&nodes[new])).await;
     let other = stage.client(1, 0).keep(Duration::from_secs(1), Duration::from_secs(2));
     let other = stage.processes[1].spawn(other);
+    both_end(&stage, [one, other]).await
+}
+
+/// One group. An operator deletes the lock while it is held, another client acquires it, and the
+/// master restarts with a snapshot from before. Nobody knows but its state file.
+async fn removed(seed: u64, defect: Defect) -> Outcome {
+    let mut random = StdRng::seed_from_u64(seed ^ 0x7265_6d6f);
+    let max_ttl = Millis::new(12_000);
+    // The master saves snapshots.
+    let setup = Setup { nodes: 1, max_ttl, timeouts_ms: [330; 3], ..calm(3 * seed + 1, defect) };
+    let stage = groups(Setup { is_forced: true, ..setup }).await;
+    let net = &stage.net;
+    let ttl = millis(&mut random, 8_000, 12_000);
+    let one = stage.processes[0].spawn(stage.client(0, 0).keep(ttl, ttl * 2));
+    until(net, 300, |nodes| holds(&nodes[0])).await;
+    // Before its first renewal.
+    sleep(millis(&mut random, 100, 2_000)).await;
+    net.change(|universe| universe.nodes[0].save());
+    net.change(|universe| universe.delete(name(0).as_bytes()));
+    let other = stage.processes[1].spawn(stage.client(1, 0).keep(ttl, ttl * 2));
+    until(net, 300, |nodes| holds(&nodes[0])).await;
+    sleep(TICK * 10).await;
+    let fall = Fall { end: End::Killed, loses_data: false, down: Duration::ZERO };
+    restart(Arc::clone(net), 0, fall).await;
     both_end(&stage, [one, other]).await
 }
 
@@ -236,6 +262,27 @@ fn a_lease_that_a_successor_has_outlasts_its_wait() {
         let is_kept = outcome.reached.count("lost: expired") == 0;
         is_kept && outcome.reached.count("group: extended in a wait") > 0
     });
+}
+
+#[test]
+fn a_lease_that_was_removed_does_not_come_back_with_older_data() {
+    let scene = |seed| to_the_end(removed(seed, Defect::None));
+    keeps_every_promise(scene, |outcome| {
+        let is_extended = outcome.reached.count("group: extended in a wait") > 0;
+        is_extended && outcome.acquisitions == 2
+    });
+}
+
+#[test]
+fn a_node_that_does_not_record_a_removal_is_caught() {
+    let scene = |seed| to_the_end(removed(seed, Defect::ForgetsRemovals));
+    must_be_caught_in("forgets removals", scene, DELETED);
+}
+
+#[test]
+fn a_node_that_carries_a_removed_lease_is_caught() {
+    let scene = |seed| to_the_end(removed(seed, Defect::CarriesRemoved));
+    must_be_caught_in("carries a removed lease", scene, DELETED);
 }
 
 #[test]

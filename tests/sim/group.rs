@@ -483,8 +483,9 @@ impl Universe {
         }
         self.leave(server);
         self.nodes[server].promote();
-        // Leases that were released at the former master may reappear.
+        // Leases that were released or deleted at the former master may reappear.
         let back = self.nodes[server].held_tokens();
+        back.iter().for_each(|(name, token)| self.shadow.outlived(name, token));
         self.stranded.extend(back.into_iter().map(|(_, token)| token));
     }
 

@@ -466,6 +466,7 @@ fn stormy(defect: Defect) -> impl Fn(Setup) -> Setup {
 }
 
 const OVERLAP: &str = "two held the lock at once";
+const DELETED: &str = "a deleted lease is extended";
 const VOUCHES: &str = "the proof's \"one voice\" fails";
 
 #[test]

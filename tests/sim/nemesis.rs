@@ -116,11 +116,7 @@ impl Nemesis {
             }
             42..46 if self.setup.is_forced => {
                 let lock = name(self.random.random_range(0..self.setup.locks));
-                net.change(|universe| {
-                    let masters = universe.nodes.iter_mut().filter(|node| node.is_master());
-                    masters.for_each(|node| node.delete(lock.as_bytes()));
-                    universe.shadow.deleted(lock.as_bytes());
-                });
+                net.change(|universe| universe.delete(lock.as_bytes()));
                 None
             }
             _ if self.setup.is_gentle => None,
@@ -392,7 +388,7 @@ pub(crate) fn bring(net: &Arc<Net>, lock: &str, (from, to): (usize, usize)) {
         {
             let tokens = universe.nodes[to].restore(lock.as_bytes(), &dump);
             universe.stranded.extend(tokens.into_iter().flatten());
-            universe.shadow.brought(group);
+            universe.shadow.brought(group, lock.as_bytes());
         }
     });
 }

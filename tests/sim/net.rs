@@ -144,6 +144,9 @@ impl Universe {
                 // token may have had the fence here.
                 let stored = (!held_before).then(|| fence.get());
                 self.shadow.asked((name, token), mode, label);
+                if !held_before {
+                    self.shadow.granted(group, (name, token));
+                }
                 self.shadow.vouched(group, (name, token), Some(ttl), stored);
                 self.note_replaced(node);
             }
@@ -190,6 +193,17 @@ impl Universe {
             self.shadow.complain(name, "two servers of a group have authority");
         }
         self.shadow.judge(name, views);
+    }
+
+    /// An operator deletes a lock at all masters.
+    pub(crate) fn delete(&mut self, name: &[u8]) {
+        let records = |node: &Node| node.is_master() && node.can_record();
+        let mut groups = 0..self.groups;
+        let is_recorded =
+            groups.all(|group| self.servers_of(group).any(|server| records(&self.nodes[server])));
+        let masters = self.nodes.iter_mut().filter(|node| node.is_master());
+        masters.for_each(|node| node.delete(name));
+        self.shadow.deleted(name, is_recorded);
     }
 
     /// Notes a token whose lease its client may be unable to undo. `is_late`: the request has
@@ -544,6 +558,7 @@ impl Net {
         for (name, grantee, fence) in std::mem::take(&mut universe.nodes[number].callers.granted) {
             let asked = (name.as_slice(), &*grantee.token);
             universe.shadow.asked(asked, Mode::Exclusive, &grantee.label);
+            universe.shadow.granted(group, asked);
             universe.shadow.vouched(group, asked, Some(grantee.ttl), Some(fence.get()));
             universe.note_replaced(number);
             universe.judge(&name);

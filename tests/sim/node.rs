@@ -73,6 +73,10 @@ pub(crate) enum Defect {
     PromotedDoesNotWait,
     /// Extensions count immediately while it waits for leases of other masters.
     CountsInWait,
+    /// It does not record that a lease was removed that stands.
+    ForgetsRemovals,
+    /// While it waits for leases of other masters, it carries a lease that may have been removed.
+    CarriesRemoved,
     /// Support by its replicas counts from when it hears from them, not from when it sent to them.
     SupportFromReceipt,
     /// A replica takes the last received value for the longest lease, regardless of when it was
@@ -310,7 +314,9 @@ impl Node {
     pub(crate) fn delete(&mut self, name: &[u8]) {
         if let Some(lock) = self.locks.remove(name) {
             self.engine.forget(&lock);
-            if let Some(change) = self.engine.removed(lock.until(), self.now()) {
+            if let Some(change) = self.engine.removed(lock.until(), self.now())
+                && self.defect != Defect::ForgetsRemovals
+            {
                 let _ = self.change_state(change);
             }
             self.disk.stated.remove(name);
@@ -320,6 +326,11 @@ impl Node {
             self.engine.line_changed((0, name));
             self.carry_out();
         }
+    }
+
+    /// Whether it can record on its disk what it removes.
+    pub(crate) fn can_record(&self) -> bool {
+        self.is_up && !self.disk.is_full
     }
 
     /// An operator's DUMP of a held lock.
@@ -352,6 +363,9 @@ impl Node {
     }
 
     fn keep_restored(&mut self, name: &[u8], loaded: LoadedLock) -> Result<(), Refusal> {
+        if let Err(ceilings) = self.engine.admit(&loaded.lock, loaded.floor) {
+            self.persist(ceilings)?;
+        }
         self.engine.loaded(&loaded.lock, loaded.floor);
         self.write_ahead()?;
         self.locks.insert(name.to_vec(), loaded.lock);
@@ -681,6 +695,18 @@ impl Node {
     }
 
     /// Asks the engine until nothing more must be written to the disk first.
+    /// Makes larger ceilings durable.
+    fn persist(&mut self, ceilings: Ceilings) -> Result<(), Refusal> {
+        let wanted = self.statement.raise(ceilings);
+        if let Err(refusal) = self.write_state() {
+            self.statement.withdraw(wanted);
+            self.engine.request_failed();
+            return Err(refusal);
+        }
+        self.engine.persisted(self.statement.allowed());
+        Ok(())
+    }
+
     pub(crate) fn decide<T>(
         &mut self,
         name: &[u8],
@@ -696,13 +722,9 @@ impl Node {
                 Ok(outcome) => break Ok(outcome),
                 Err(Stop::Refused(refusal)) => break Err(refusal),
                 Err(Stop::Persist(ceilings)) => {
-                    let wanted = self.statement.raise(ceilings);
-                    if let Err(refusal) = self.write_state() {
-                        self.statement.withdraw(wanted);
-                        self.engine.request_failed();
+                    if let Err(refusal) = self.persist(ceilings) {
                         break Err(refusal);
                     }
-                    self.engine.persisted(self.statement.allowed());
                 }
             }
         };
@@ -984,6 +1006,9 @@ impl Node {
             }
             ExtendReply::Provisional | ExtendReply::Carried if counts_at_once => {
                 ExtendReply::Extended
+            }
+            ExtendReply::Provisional if waits && self.defect == Defect::CarriesRemoved => {
+                ExtendReply::Carried
             }
             reply => reply,
         };

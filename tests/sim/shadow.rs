@@ -95,7 +95,7 @@ struct Claim {
     /// A release was seen: its client no longer relies on it.
     is_done: bool,
     /// Its leases were deleted by force: votes for it no longer count, but its fences do.
-    is_deleted: bool,
+    deleted: Option<Deletion>,
     /// Its fence, once its client reports the win.
     won: Option<u64>,
     /// The nodes that had stored that fence: bits.
@@ -107,6 +107,19 @@ struct Claim {
     /// By node: until when a vote may be counted, however slow its client's clock is.
     votes: BTreeMap<usize, Instant>,
     stored: BTreeSet<(usize, u64)>,
+}
+
+/// What may still be relied on of a claim that was deleted.
+#[derive(Debug)]
+struct Deletion {
+    /// The end of the last vote that no deletion can take back: it was given before, or by a node
+    /// that has granted the lock to this claim again.
+    spent_at: Instant,
+    /// The nodes that have granted the lock to it again.
+    granted_again: BTreeSet<usize>,
+    /// A node may have it although it was deleted: it could not record that, a replica that did not
+    /// know of it took over, or an operator has restored it.
+    is_undone: bool,
 }
 
 /// What the proof knows about all locks.
@@ -166,8 +179,12 @@ impl Shadow {
     ) {
         let now = Instant::now();
         let claim = self.claim(name, token);
-        if let Some(ttl) = ttl.filter(|_| !claim.is_done && !claim.is_deleted) {
-            let over_at = now + longest_validity(ttl);
+        let over_at = ttl.map(|ttl| now + longest_validity(ttl));
+        if let (Some(deletion), Some(over_at)) = (&mut claim.deleted, over_at) {
+            if deletion.granted_again.contains(&node) {
+                deletion.spent_at = deletion.spent_at.max(over_at);
+            }
+        } else if let Some(over_at) = over_at.filter(|_| !claim.is_done) {
             let vote = claim.votes.entry(node).or_insert(over_at);
             *vote = over_at.max(*vote);
         }
@@ -184,18 +201,48 @@ impl Shadow {
         self.begun.entry(id).or_default().0 = true;
     }
 
-    /// Records that an operator has deleted the lock at every node.
-    pub(crate) fn deleted(&mut self, name: &[u8]) {
+    /// Records that a node has granted the lock to a token that did not hold it there.
+    pub(crate) fn granted(&mut self, node: usize, (name, token): (&[u8], &[u8])) {
+        if let Some(deletion) = &mut self.claim(name, token).deleted {
+            deletion.granted_again.insert(node);
+        }
+    }
+
+    /// Records that an operator has deleted the lock at every node, and whether all of them have
+    /// recorded it.
+    pub(crate) fn deleted(&mut self, name: &[u8], is_recorded: bool) {
+        let now = Instant::now();
         for claim in self.claims.get_mut(name).into_iter().flatten() {
-            claim.is_deleted = true;
+            let earlier = claim.deleted.take();
+            let was_undone = earlier.as_ref().is_some_and(|earlier| earlier.is_undone);
+            let spent_at = earlier.map_or(now, |earlier| earlier.spent_at);
+            claim.deleted = Some(Deletion {
+                spent_at: claim
+                    .votes
+                    .values()
+                    .copied()
+                    .max()
+                    .map_or(spent_at, |it| it.max(spent_at)),
+                granted_again: BTreeSet::new(),
+                is_undone: was_undone || !is_recorded,
+            });
             claim.valid_until = None;
             claim.votes.clear();
         }
     }
 
-    /// Records that an operator has restored a lock at this node.
-    pub(crate) fn brought(&mut self, node: usize) {
+    /// Records that a replica which still has this lease has become a master.
+    pub(crate) fn outlived(&mut self, name: &[u8], token: &[u8]) {
+        let claims = self.claims.get_mut(name).into_iter().flatten();
+        let outlived = claims.filter(|claim| claim.id == id(token));
+        outlived.flat_map(|claim| &mut claim.deleted).for_each(|it| it.is_undone = true);
+    }
+
+    /// Records that an operator has restored this lock at this node.
+    pub(crate) fn brought(&mut self, node: usize, name: &[u8]) {
         self.brought.insert(node);
+        let claims = self.claims.get_mut(name).into_iter().flatten();
+        claims.flat_map(|claim| &mut claim.deleted).for_each(|deletion| deletion.is_undone = true);
     }
 
     /// Records that the client with this label considers itself the holder until then.
@@ -215,7 +262,10 @@ impl Shadow {
             let storing = (0..nodes).filter(|node| claim.storing >> node & 1 != 0);
             claim.stored.extend(storing.map(|node| (node, fence)));
         }
-        if claim.is_deleted {
+        if let Some(deletion) = &claim.deleted {
+            if !deletion.is_undone && until > deletion.spent_at {
+                self.complain(name, "a deleted lease is extended");
+            }
             return;
         }
         claim.valid_until = Some(until);
@@ -296,7 +346,8 @@ impl Shadow {
         let latest = claims.split_off(earlier);
         // A deleted claim may still report its win. A late request of a writer that became a reader
         // may ask for either mode.
-        let may_matter = |claim: &Claim| claim.is_downgraded || claim.is_deleted && !claim.is_done;
+        let may_matter =
+            |claim: &Claim| claim.is_downgraded || claim.deleted.is_some() && !claim.is_done;
         claims.retain(|claim| matters(claim) || may_matter(claim));
         claims.extend(latest);
         let mut chosen: Vec<&Claim> = claims.iter().filter(|claim| matters(claim)).collect();
@@ -340,7 +391,7 @@ impl Shadow {
             has_read: false,
             follows: BTreeSet::new(),
             is_done,
-            is_deleted: false,
+            deleted: None,
             won: None,
             storing: 0,
             before,

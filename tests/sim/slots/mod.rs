@@ -184,6 +184,11 @@ struct Move {
     replaces: bool,
     /// Which start of the target this is.
     run: u64,
+    /// For a slot that was taken away while it was on its way from its master: which start of that
+    /// master this is.
+    source_run: Option<u64>,
+    /// Not before then.
+    waits_until: Option<Instant>,
 }
 
 /// The commands of a move, in their order. The first two may change places.

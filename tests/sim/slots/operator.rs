@@ -19,7 +19,9 @@ impl Cluster {
         let to = (from + self.random.random_range(1..MASTERS)) % MASTERS;
         let step = if self.chance(20) { Step::MigrateFirst } else { Step::Import };
         let (at, run) = (Instant::now(), self.masters[to].node.run);
-        self.moves.push(Move { slot, from, to, step, at, replaces: false, run });
+        let (source_run, waits_until) = (None, None);
+        let replaces = false;
+        self.moves.push(Move { slot, from, to, step, at, replaces, run, source_run, waits_until });
     }
 
     /// `CLUSTER DELSLOTS` at all masters. Another one takes the slot, without its locks.
@@ -48,14 +50,16 @@ impl Cluster {
         let to = (at + self.random.random_range(1..MASTERS)) % MASTERS;
         let now = Instant::now() + self.millis(1, 1_000);
         let run = self.masters[to].node.run;
-        let (step, replaces) = (Step::Add, false);
-        self.moves.push(Move { slot, from: at, to, step, at: now, replaces, run });
+        let source_run = leaves.then_some(self.masters[at].node.run);
+        let (step, from, at) = (Step::Add, at, now);
+        let (replaces, waits_until) = (false, None);
+        self.moves.push(Move { slot, from, to, step, at, replaces, run, source_run, waits_until });
     }
 
     pub(super) fn go_on_with_moves(&mut self) {
         for _ in 0..self.moves.len() {
             let mut one = self.moves.remove(0);
-            if one.at > Instant::now() {
+            if one.at.max(one.waits_until.unwrap_or(one.at)) > Instant::now() {
                 self.moves.push(one);
                 continue;
             }
@@ -141,7 +145,7 @@ impl Cluster {
             Step::Add => {
                 if master.node.run != one.run {
                     // It does not know any more who had the slot.
-                    (one.to, one.run) = (from, self.masters[from].node.run);
+                    self.give_back(one);
                     return None;
                 }
                 let owner = master.owners[&slot];
@@ -173,6 +177,23 @@ impl Cluster {
             }
             Step::Done => Step::Done,
         })
+    }
+
+    /// Gives a slot that no master has to the one that had it, by the next step. It may not know
+    /// any more that another master decided there.
+    fn give_back(&mut self, one: &mut Move) {
+        let run = self.masters[one.from].node.run;
+        if one.source_run.is_some_and(|known| known != run) {
+            if !(0..MASTERS).all(|at| self.is_able(at)) {
+                return;
+            }
+            let highest = |master: &Master| master.node.engine.promises().highest().get();
+            let highest = self.masters.iter().map(highest).max().unwrap_or(0);
+            self.masters[one.from].node.raise_floor(highest);
+            one.waits_until = Some(Instant::now() + Duration::from(MAX_TTL));
+            one.source_run = None;
+        }
+        (one.to, one.run) = (one.from, run);
     }
 
     /// Whether a master believes to have slots that others do not believe it to have. If it then
