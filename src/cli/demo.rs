@@ -109,7 +109,7 @@ async fn of_quorum(args: &Demo, mut teller: Teller) -> Result<(), Failure> {
     teller.granted("alice", &guard)?;
     teller.refused("bob", bob.try_acquire(NAME).await)?;
     guard.release().await?;
-    teller.say("alice gives it back")?;
+    teller.say("alice releases it")?;
     let guard = bob.acquire(NAME).await?;
     teller.granted("bob", &guard)?;
     guard.release().await?;

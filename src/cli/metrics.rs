@@ -45,7 +45,7 @@ const FIELDS: &[Metered] = &[
     level(NodeField::Held, "lockmod_held", "Locks that are held."),
     level(NodeField::Readers, "lockmod_readers", "Readers that hold locks."),
     level(NodeField::Idle, "lockmod_idle", "Locks that are free, kept for their counters."),
-    level(NodeField::Waiters, "lockmod_waiters", "Requests that stand in line."),
+    level(NodeField::Waiters, "lockmod_waiters", "Requests that wait in line."),
     level(
         NodeField::WaitingReaders,
         "lockmod_waiting_readers",
@@ -67,10 +67,10 @@ const FIELDS: &[Metered] = &[
     count(
         NodeField::HeldByAnother,
         "lockmod_held_by_another_total",
-        "Acquires of a lock that was held.",
+        "Acquires that found the lock held by another.",
     ),
     count(NodeField::Refusals, "lockmod_refusals_total", "Commands answered with an error."),
-    count(NodeField::Releases, "lockmod_releases_total", "Leases given back."),
+    count(NodeField::Releases, "lockmod_releases_total", "Leases released."),
     count(NodeField::Extensions, "lockmod_extensions_total", "Leases extended."),
     count(NodeField::Raises, "lockmod_raises_total", "Counters raised."),
     count(
@@ -78,8 +78,16 @@ const FIELDS: &[Metered] = &[
         "lockmod_lapses_total",
         "Leases that ended while held, without a release.",
     ),
-    count(NodeField::HandedOver, "lockmod_handed_over_total", "Grants to those who stood in line."),
-    count(NodeField::Forgotten, "lockmod_forgotten_total", "Idle locks forgotten."),
+    count(
+        NodeField::HandedOver,
+        "lockmod_handed_over_total",
+        "Grants to requests that had waited in line.",
+    ),
+    count(
+        NodeField::Forgotten,
+        "lockmod_forgotten_total",
+        "Free locks deleted after lockmod.idle-ms.",
+    ),
     length(
         NodeField::QuarantineLeft,
         "lockmod_quarantine_left_seconds",
@@ -107,7 +115,7 @@ const DISTRIBUTIONS: [([NodeField; 2], &str, &str); 2] = [
     (
         [NodeField::Holds, NodeField::HoldsUpTo],
         "lockmod_hold_seconds",
-        "For how long leases were held that were given back.",
+        "For how long released leases had been held.",
     ),
     (
         [NodeField::Waits, NodeField::WaitsUpTo],
@@ -279,4 +287,31 @@ fn label(name: &str, value: &str) -> LabelPair {
     label.set_name(name.to_owned());
     label.set_value(value.to_owned());
     label
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A number that INFO reports is exported, or named here.
+    #[test]
+    fn every_number_of_a_node_is_exported() {
+        let elsewhere = [
+            (NodeField::Granting, "lockmod_granting"),
+            (NodeField::Replicas, "the setting of an operator"),
+            (NodeField::RefusalsByCode, "lockmod_refusals_by_code_total"),
+            (NodeField::Version, "lockmod_build_info"),
+            (NodeField::State, "lockmod_granting, without the reason"),
+        ];
+        let distributions = DISTRIBUTIONS.iter().flat_map(|(fields, ..)| *fields);
+        let exported: Vec<NodeField> = FIELDS
+            .iter()
+            .map(|metered| metered.field)
+            .chain(distributions)
+            .chain(elsewhere.map(|(field, _)| field))
+            .collect();
+        for field in NodeField::ALL {
+            assert!(exported.contains(field), "{} is not exported", field.name());
+        }
+    }
 }

@@ -235,13 +235,13 @@ impl Renewal {
         }
     }
 
-    /// Whether the lease was given back.
+    /// Whether the lease was released.
     pub const fn is_released(&self) -> bool {
         matches!(self.state, LeaseState::Released)
     }
 
     /// Gives the lease back: from now on nothing but the release may be sent. False if it was
-    /// given back before.
+    /// released before.
     pub const fn release(&mut self) -> bool {
         let is_first = !self.is_released();
         self.state = LeaseState::Released;

@@ -14,7 +14,7 @@
 //! missed until the next one.)
 //!
 //! After a crash a node waits for the longest lease that it may have forgotten, even if that lease
-//! was given back early. If the leases that end last were given back, a round is also a **survey**,
+//! was released early. If the leases that end last were released, a round is also a **survey**,
 //! which ends with a lower lease ceiling. (A lock that is renamed or copied meanwhile is noted
 //! then; if databases are swapped, the survey starts again.)
 //!

@@ -1,9 +1,10 @@
 //! The INFO section `lockmod`: what a node reports about itself. Each field is defined here once,
 //! for both sides.
 //!
-//! To add one: a line in the list here, a field of [`NodeAccount`] in the engine (or of
-//! [`ServerAccount`], if the node does not know it), and the code that counts it (`tally.rs`). For
-//! people, also: docs/commands.md, and the exporter (`src/cli/metrics.rs`, docs/operations.md).
+//! To add one: a line in the list here, and how it combines; for a count, a field of `Counts` in
+//! the engine's `tally.rs`, and the code that counts it; else a field of [`NodeAccount`], or of
+//! [`ServerAccount`] if the node does not know it. For people, also: docs/commands.md, and the
+//! exporter (`src/cli/metrics.rs`, docs/operations.md). Tests: tests/node/observed.rs.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -122,6 +123,61 @@ fields! {
     StateWriteFailures = "state_write_failures", |told| number(told.server.state_write_failures);
 }
 
+/// What the fields of two servers of one node make together.
+enum Combination {
+    /// Of counts.
+    Sum,
+    /// Of numbers, where less is worse.
+    Least,
+    /// Of numbers, where more is worse.
+    Greatest,
+    /// The state that is not `grants`.
+    Worse,
+    /// What the first server reports.
+    First,
+    /// Distributions cannot be read back.
+    None,
+}
+
+impl NodeField {
+    const fn combination(self) -> Combination {
+        match self {
+            NodeField::Locks
+            | NodeField::Held
+            | NodeField::Readers
+            | NodeField::Idle
+            | NodeField::Grants
+            | NodeField::ReaderGrants
+            | NodeField::HeldByAnother
+            | NodeField::Refusals
+            | NodeField::Releases
+            | NodeField::Extensions
+            | NodeField::Raises
+            | NodeField::Lapses
+            | NodeField::Forgotten
+            | NodeField::Waiters
+            | NodeField::WaitingReaders
+            | NodeField::HandedOver
+            | NodeField::StateWrites
+            | NodeField::StateWriteFailures => Combination::Sum,
+            NodeField::Granting | NodeField::Supporters => Combination::Least,
+            NodeField::Floor
+            | NodeField::HighestFence
+            | NodeField::QuarantineLeft
+            | NodeField::Replicas
+            | NodeField::SupportersNeeded
+            | NodeField::OldestWaiter => Combination::Greatest,
+            NodeField::State => Combination::Worse,
+            NodeField::Version => Combination::First,
+            NodeField::RefusalsByCode
+            | NodeField::Waits
+            | NodeField::WaitsUpTo
+            | NodeField::Holds
+            | NodeField::HoldsUpTo => Combination::None,
+        }
+    }
+}
+
 /// The section as a client has read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFields(BTreeMap<String, String>);
@@ -133,41 +189,29 @@ impl NodeFields {
         NodeFields(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
-    /// Combines the fields of two servers of one node: counts are added; any other value is that of
-    /// the server that is worse off.
+    /// Combines the fields of two servers of one node, as [`NodeField::combination`] says.
     pub fn with(&self, other: &NodeFields) -> NodeFields {
-        let mut all = BTreeMap::new();
-        for field in NodeField::ALL {
-            let numbers = self.number(*field).zip(other.number(*field));
-            let value = match (field, numbers) {
-                (NodeField::Granting | NodeField::Supporters, Some((one, two))) => {
-                    one.min(two).to_string()
-                }
-                (
-                    NodeField::Floor
-                    | NodeField::HighestFence
-                    | NodeField::QuarantineLeft
-                    | NodeField::Replicas
-                    | NodeField::SupportersNeeded
-                    | NodeField::OldestWaiter,
-                    Some((one, two)),
-                ) => one.max(two).to_string(),
-                (NodeField::State, None) => {
-                    let states = [self.text(*field), other.text(*field)].into_iter().flatten();
-                    let Some(worse) = states.max_by_key(|state| *state != GRANTS) else { continue };
-                    worse.to_owned()
-                }
-                (NodeField::Version, None) => match self.text(*field) {
-                    Some(version) => version.to_owned(),
-                    None => continue,
-                },
-                (_, Some((one, two))) => one.saturating_add(two).to_string(),
-                // Distributions cannot be read back.
-                (_, None) => continue,
-            };
-            all.insert(field.name().to_owned(), value);
-        }
-        NodeFields(all)
+        let combined = |field: &NodeField| {
+            let combined = self.combined(*field, other)?;
+            Some((field.name().to_owned(), combined))
+        };
+        NodeFields(NodeField::ALL.iter().filter_map(combined).collect())
+    }
+
+    fn combined(&self, field: NodeField, other: &NodeFields) -> Option<String> {
+        let numbers = || self.number(field).zip(other.number(field));
+        let number = match field.combination() {
+            Combination::Sum => numbers().map(|(one, two)| one.saturating_add(two)),
+            Combination::Least => numbers().map(|(one, two)| one.min(two)),
+            Combination::Greatest => numbers().map(|(one, two)| one.max(two)),
+            Combination::Worse => {
+                let states = [self.text(field), other.text(field)].into_iter().flatten();
+                return states.max_by_key(|state| *state != GRANTS).map(str::to_owned);
+            }
+            Combination::First => return self.text(field).map(str::to_owned),
+            Combination::None => return None,
+        };
+        number.map(|number| number.to_string())
     }
 
     /// Whether there are no fields: the module is not loaded.

@@ -46,7 +46,7 @@ pub enum AcquireReply {
 /// The reply to `LOCK.RELEASE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseReply {
-    /// The lease is given back.
+    /// The lease is released.
     Released,
     /// Another token holds the lock.
     HeldByAnother,

@@ -352,7 +352,7 @@ pub const COMMANDS: &[Command] = &[
             (
                 "Integer -1",
                 "Only with QUEUE: the ticket is not in line, for lack of room or memory. If the \
-                 token held the lock, the lease is given back all the same.",
+                 token held the lock, the lease is released all the same.",
             ),
         ],
         errors: &[BADTOKEN, BADARG, WRONGTYPE, NOPERM],

@@ -71,6 +71,17 @@ fn held_and_idle_locks_are_counted_through_all_that_may_befall_a_key() {
     assert_eq!(count(&server, "lapses"), 2, "each is counted once");
     ask(conn, "LOCK.ACQUIRE a B 600000");
     assert_eq!((count(&server, "lapses"), count(&server, "held")), (2, 1));
+    // Regression: an end that a removal was the first to notice was not counted.
+    ask(conn, "DEL a");
+    for removal in ["DEL b", "RENAME b c", "SET b text", "UNLINK b"] {
+        let before = count(&server, "lapses");
+        ask(conn, "DEL b");
+        ask(conn, "LOCK.ACQUIRE b B 1");
+        wait_for_lapse(conn, "b");
+        ask(conn, removal);
+        assert_eq!(count(&server, "lapses"), before + 1, "{removal}");
+    }
+    wait_for_counts(&server, 0, 1);
 }
 
 #[test]

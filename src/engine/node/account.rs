@@ -134,7 +134,7 @@ pub struct NodeAccount {
     pub oldest_waiter: Millis,
     /// How long waiters had waited when they were granted a lock.
     pub waits: Histogram,
-    /// How long the leases that were given back had been held.
+    /// How long the released leases had been held.
     pub holds: Histogram,
     /// Every next fence of a writer is larger than this, and a reader's is at least as large.
     pub floor: Fence,

@@ -201,7 +201,7 @@ impl Promises {
     }
 
     /// Begins a survey, which looks for the lease that ends last. Until every lock has been looked
-    /// at, leases that were given back early still count, so there is no need to track them.
+    /// at, leases that were released early still count, so there is no need to track them.
     pub fn begin_survey(&mut self) {
         self.earlier = self.longest();
         self.recent = Instant::default();

@@ -18,7 +18,7 @@ pub enum Acquired {
         fence: Fence,
         /// When the lease ends.
         ends_at: Instant,
-        /// How many earlier leases had ended without being given back.
+        /// How many earlier leases had ended unreleased.
         lapsed: usize,
     },
     /// The token holds the lock already, with the same fence. The lease did not become shorter.
@@ -37,7 +37,7 @@ pub enum Acquired {
 /// The outcome of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// The lease is given back.
+    /// The lease is released.
     Released {
         /// How long it was held, modulo 49.7 days.
         held_for: Millis,
@@ -64,7 +64,7 @@ pub enum Extended {
         is_carried: bool,
         /// Whether the lease, its mark or the counter has changed.
         is_news: bool,
-        /// How many earlier leases had ended without being given back, if it is a repair.
+        /// How many earlier leases had ended unreleased, if it is a repair.
         lapsed: usize,
     },
     /// Another token holds the lock. Nothing changed.

@@ -243,7 +243,7 @@ mod tests {
             self.write(disk);
         }
 
-        /// All leases are given back, and a survey finds none.
+        /// All leases are released, and a survey finds none.
         fn survey(&mut self, disk: Disk) {
             self.promises.begin_survey();
             self.longest = Instant::default();

@@ -35,7 +35,7 @@ impl Node {
     /// last is known to stand.
     pub fn would_gain(&self, now: Instant) -> bool {
         let longest = self.promises.longest();
-        let is_gone = self.tally.given_back().after(LEASE_BLOCK) >= longest;
+        let is_gone = self.tally.cut_short_until().after(LEASE_BLOCK) >= longest;
         // After a start, the ceiling may cover leases that did not come back.
         let is_above =
             |ceilings: Ceilings| ceilings.lease > longest.after(LEASE_BLOCK).after(LEASE_BLOCK);

@@ -1,7 +1,7 @@
 //! Counts of what has happened on this node: for INFO, and so that a scan knows when to look.
 //!
 //! The end of a lease is not an event, so it cannot decrement a count. The tally counts leases
-//! whose end has not been noted; the next grant, a removal of the lock or a scan notes it. The
+//! whose end has not been noted; the next grant, a removal of the lock's key or a scan notes it. The
 //! earliest of those ends tells when a scan can find anything.
 
 use std::ops::{AddAssign, Sub};
@@ -49,15 +49,15 @@ pub struct Counts {
     pub reader_grants: u64,
     /// Requests for a lock that another token held.
     pub held: u64,
-    /// Leases given back.
+    /// Leases released.
     pub releases: u64,
-    /// Leases prolonged.
+    /// Leases extended.
     pub extensions: u64,
     /// Counters raised.
     pub raises: u64,
     /// Leases that ended without a release.
     pub lapses: u64,
-    /// Idle locks forgotten.
+    /// Free locks deleted after `lockmod.idle-ms`.
     pub forgotten: u64,
     /// Requests refused with an error, by code word.
     pub refusals: [u64; RefusalKind::COUNT],
@@ -71,16 +71,15 @@ pub struct Tally {
     pub(super) decides: bool,
     /// How often things happened.
     pub counts: Counts,
-    /// How long the leases that were given back had been held.
+    /// How long the released leases had been held.
     pub holds: Histogram,
     /// The leases that were written, less those that were erased or noted as ended. Locks that come
     /// or go with leases in them are counted elsewhere: see [`Tally::held`].
     written: HeldCount,
     /// A lower bound for the ends that have not been noted.
     soonest: Instant,
-    /// The latest end of the leases that were given back, or taken away, since the last survey
-    /// began.
-    given_back: Instant,
+    /// The latest end that a lease had which was released or removed since the last survey began.
+    cut_short_until: Instant,
     /// Whether the numbers were asked for since the last scan of all locks.
     is_wanted: bool,
 }
@@ -106,7 +105,7 @@ impl Tally {
         holds: Histogram::EMPTY,
         written: HeldCount::NONE,
         soonest: NEVER,
-        given_back: Instant::from_millis(0),
+        cut_short_until: Instant::from_millis(0),
         is_wanted: false,
     };
 
@@ -141,7 +140,7 @@ impl Tally {
         lock: &Lock,
     ) {
         if let Released::Released { held_for } = outcome {
-            self.gave_back(until);
+            self.cut_short(until);
             self.written += lock.unnoted() - before;
             if self.decides {
                 self.counts.releases += 1;
@@ -150,20 +149,20 @@ impl Tally {
         }
     }
 
-    /// Notes that a lease with this end is gone, or ends earlier now.
+    /// Notes that a lease with this end was released or removed, or ends earlier now.
     #[inline]
-    pub fn gave_back(&mut self, ends_at: Instant) {
-        self.given_back = self.given_back.max(ends_at);
+    pub fn cut_short(&mut self, ends_at: Instant) {
+        self.cut_short_until = self.cut_short_until.max(ends_at);
     }
 
-    /// The latest end of the leases that are gone.
-    pub fn given_back(&self) -> Instant {
-        self.given_back
+    /// The latest end that a lease had which was cut short.
+    pub fn cut_short_until(&self) -> Instant {
+        self.cut_short_until
     }
 
-    /// Begins a survey: leases that are given back from now on are for the next one.
+    /// Begins a survey: leases that are cut short from now on are for the next one.
     pub fn begin_survey(&mut self) {
-        self.given_back = Instant::default();
+        self.cut_short_until = Instant::default();
     }
 
     /// Counts the change of a lock in place. `before` is [`Lock::unnoted`] before it.
@@ -195,7 +194,7 @@ impl Tally {
         self.counts.refusals[refusal.kind() as usize] += 1;
     }
 
-    /// How many locks are held, and by how many readers: granted, and neither given back nor noted
+    /// How many locks are held, and by how many readers: granted, and neither released nor noted
     /// as ended. Leases that lapsed just now are still counted; this asks for a scan, which will
     /// note them.
     ///

@@ -293,7 +293,7 @@ mod tests {
         }
     }
 
-    /// A survey may have passed the new name, and the original may be given back before the survey
+    /// A survey may have passed the new name, and the original may be released before the survey
     /// reaches it. Then only these callbacks have reported the lease to the node.
     #[test]
     fn a_lease_that_finds_another_name_is_not_overlooked_by_a_survey() {
