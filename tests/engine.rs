@@ -580,7 +580,7 @@ impl Node {
 
     fn forget(&mut self, name: usize) {
         if let Some(lock) = self.locks.remove(&name) {
-            self.promises.forget(&lock);
+            self.promises.unlinked(&lock);
         }
     }
 
@@ -870,7 +870,7 @@ impl Pair {
             }
             Op::Flush => {
                 engine.locks.clear();
-                engine.promises.forget_all();
+                engine.promises.all_unlinked();
                 model.locks.clear();
                 model.floor = model.highest;
             }

@@ -84,8 +84,8 @@ const FIELDS: &[Metered] = &[
         "Grants to requests that had waited in line.",
     ),
     count(
-        NodeField::Forgotten,
-        "lockmod_forgotten_total",
+        NodeField::IdleDeleted,
+        "lockmod_idle_deleted_total",
         "Free locks deleted after lockmod.idle-ms.",
     ),
     length(

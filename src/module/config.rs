@@ -128,7 +128,7 @@ pub(super) fn limits() -> Limits {
     Limits { ttl: Millis::new(unsigned(&MAX_TTL)), token: unsigned(&MAX_TOKEN_BYTES) as usize }
 }
 
-/// How long a lock must have been free to be forgotten; `None`: locks are never forgotten.
+/// How long a lock must have been free to be deleted; `None`: free locks are never deleted.
 pub(super) fn idle() -> Option<Millis> {
     Some(Millis::new(unsigned(&IDLE_MS))).filter(|idle| !idle.is_zero())
 }

@@ -84,12 +84,12 @@ pub(super) fn rewrite(server: InServer<'_>, lock: &Lock) -> Vec<Restated> {
 /// Notes that a lock is gone from its name: deleted, expired, evicted, overwritten, migrated, or
 /// renamed. A renamed lock goes on under another name. The server does not call this for the locks
 /// of a database that is flushed or swapped: `events.rs` does what is needed for all of them.
-pub(super) fn forgotten(server: InServer<'_>, lock: &mut Lock) {
+pub(super) fn unlinked(server: InServer<'_>, lock: &mut Lock) {
     process::with(server, |process| {
         if lock.has_unnoted_lease() {
             process.node.note_lapses(lock, clock::now());
         }
-        process.node.forget(lock);
+        process.node.unlinked(lock);
     });
     if lock.has_leases() {
         removed(server, lock.until());

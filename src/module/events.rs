@@ -12,7 +12,7 @@ pub(super) fn flushed(server: InServer<'_>) {
 
 fn all_removed(server: InServer<'_>) {
     let longest = process::with(server, |process| {
-        process.node.forget_all();
+        process.node.all_unlinked();
         process.node.promises().longest()
     });
     datatype::removed(server, longest);

@@ -1,4 +1,4 @@
-//! The scan over all locks: it forgets idle ones, finds the longest lease, and notes the ends of
+//! The scan over all locks: it deletes idle ones, finds the longest lease, and notes the ends of
 //! leases.
 //!
 //! It goes over all keys in slices. Usually it takes one short slice on each tick of the server's
@@ -7,7 +7,7 @@
 //! is the scan's share of the time. It has three purposes.
 //!
 //! A lock outlives its leases because of its counter, so names that are used once would pile up.
-//! The scan **forgets idle locks**, which have been free for `lockmod.idle-ms`, as Redis removes
+//! The scan **deletes idle locks**, which have been free for `lockmod.idle-ms`, as Redis removes
 //! expired keys. It unlinks the key, which raises the floor, so only the memory is given up. Only a
 //! master does this; replicas receive the command. A round finds out when the next lock can become
 //! idle at the earliest; until then the scan rests. (A lock that is renamed during a round may be
@@ -150,7 +150,7 @@ pub(super) fn disturbed(server: InServer<'_>) {
     SCAN.with(server, |scan| *scan = None);
 }
 
-/// One tick: looks at some keys, and forgets the locks among them that are idle.
+/// One tick: looks at some keys, and deletes the locks among them that are idle.
 pub(super) fn tick(context: &mut Context<'_>) {
     look(context);
 }
@@ -238,7 +238,7 @@ struct Batch {
     idle_names: Vec<Vec<u8>>,
 }
 
-/// Looks at one batch. Returns how many locks were seen, and how many forgotten.
+/// Looks at one batch. Returns how many locks were seen, and how many were deleted.
 fn look_at_some(
     context: &mut Context<'_>,
     scan: &mut Scan,
@@ -250,14 +250,14 @@ fn look_at_some(
         context.notify_of(c"lock.expire", name);
     }
     let server = context.in_server();
-    let mut forgotten = 0;
+    let mut deleted = 0;
     for name in &batch.idle_names {
         if context.run_replicated(c"UNLINK", &[name]) {
-            process::with(server, |process| process.node.tally().counts.forgotten += 1);
-            forgotten += 1;
+            process::with(server, |process| process.node.tally().counts.idle_deleted += 1);
+            deleted += 1;
         }
     }
-    (batch.seen, forgotten)
+    (batch.seen, deleted)
 }
 
 /// Reads the next keys, and reports their locks to the node.

@@ -102,7 +102,7 @@ fields! {
     Extensions = "extensions", |told| number(told.node.counts.extensions);
     Raises = "raises", |told| number(told.node.counts.raises);
     Lapses = "lapses", |told| number(told.node.counts.lapses);
-    Forgotten = "forgotten", |told| number(told.node.counts.forgotten);
+    IdleDeleted = "idle_deleted", |told| number(told.node.counts.idle_deleted);
     Waiters = "waiters", |told| number(told.node.waiters);
     WaitingReaders = "waiting_readers", |told| number(told.node.waiting_readers);
     OldestWaiter = "oldest_waiter_ms", |told| number(told.node.oldest_waiter.get());
@@ -154,7 +154,7 @@ impl NodeField {
             | NodeField::Extensions
             | NodeField::Raises
             | NodeField::Lapses
-            | NodeField::Forgotten
+            | NodeField::IdleDeleted
             | NodeField::Waiters
             | NodeField::WaitingReaders
             | NodeField::HandedOver

@@ -219,7 +219,7 @@ async fn no_fence_falls_and_no_lock_is_lost_while_slots_move_of_which_all_is_for
         let turns = worker.await.unwrap();
         assert!(turns > 15, "{turns}");
     }
-    assert!(cluster.masters.iter().all(|master| master.info_u64("lockmod_forgotten") > 0));
+    assert!(cluster.masters.iter().all(|master| master.info_u64("lockmod_idle_deleted") > 0));
     kept.release().await.expect("it was held all the time");
 }
 

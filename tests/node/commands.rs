@@ -324,7 +324,7 @@ fn info_of_the_server_counts_what_happened() {
         ("extensions", 1),
         ("raises", 1),
         ("lapses", 1),
-        ("forgotten", 0),
+        ("idle_deleted", 0),
         ("floor", 7),
         ("highest_fence", 9),
         ("quarantine_left_ms", 0),

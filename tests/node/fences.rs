@@ -163,7 +163,7 @@ impl World {
     }
 
     fn forget_idle(&mut self) {
-        let forgotten = |server: &Server| server.info_u64("lockmod_forgotten");
+        let forgotten = |server: &Server| server.info_u64("lockmod_idle_deleted");
         let before = forgotten(&self.server);
         self.select(0);
         if self.acquire(0, SENTINEL, 1).is_none() {
@@ -282,7 +282,7 @@ fn every_fence_of_a_name_is_larger_than_all_before_it() {
     });
     let world = world.into_inner();
     assert!(world.grants > 1500, "only {} grants", world.grants);
-    assert!(world.server.info_u64("lockmod_forgotten") > 0);
+    assert!(world.server.info_u64("lockmod_idle_deleted") > 0);
     for server in [&world.server, &world.replica] {
         assert!(!server.log().contains("panicked"));
     }

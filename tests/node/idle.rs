@@ -34,7 +34,7 @@ fn names_that_are_used_once_leave_bounded_memory() {
 
     ask(conn, "CONFIG SET lockmod.idle-ms 1");
     wait_until("all are forgotten", || server.info_u64("lockmod_locks") == 0);
-    assert_eq!(server.info_u64("lockmod_forgotten"), COUNT);
+    assert_eq!(server.info_u64("lockmod_idle_deleted"), COUNT);
     assert_eq!(ask(conn, "DBSIZE"), "0");
     wait_until("the memory is given back", || server.info_u64("used_memory") < before + 1_000_000);
     // Each name started again at the floor, which no fence of any name had passed by then.
@@ -73,7 +73,7 @@ fn held_locks_and_other_keys_are_never_forgotten() {
             ("EXISTS string list", "2"),
         ],
     );
-    assert_eq!(server.info_u64("lockmod_forgotten"), 2);
+    assert_eq!(server.info_u64("lockmod_idle_deleted"), 2);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn locks_are_kept_for_as_long_as_the_option_says() {
     wait_for_lapse(conn, "lapsed");
     wait_for_cron(&server);
     assert_eq!(ask(conn, "EXISTS res lapsed"), "2");
-    assert_eq!(server.info_u64("lockmod_forgotten"), 0);
+    assert_eq!(server.info_u64("lockmod_idle_deleted"), 0);
 }
 
 #[test]
@@ -148,8 +148,8 @@ fn a_replica_forgets_nothing_until_it_is_told() {
     assert_eq!(ask(copy, "DBSIZE"), "100");
     ask(conn, "CONFIG SET lockmod.idle-ms 1");
     wait_until("the replica has received it", || ask(copy, "DBSIZE") == "0");
-    assert_eq!(replica.info_u64("lockmod_forgotten"), 0);
-    assert_eq!(primary.info_u64("lockmod_forgotten"), 100);
+    assert_eq!(replica.info_u64("lockmod_idle_deleted"), 0);
+    assert_eq!(primary.info_u64("lockmod_idle_deleted"), 100);
     assert_eq!(replica.info_u64("lockmod_floor"), primary.info_u64("lockmod_floor"));
 }
 

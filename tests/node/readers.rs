@@ -374,10 +374,10 @@ fn locks_are_forgotten_when_the_last_reader_has_gone() {
     ] {
         ask(conn, line);
     }
-    wait_until("two are forgotten", || server.info_u64("lockmod_forgotten") == 2);
+    wait_until("two are forgotten", || server.info_u64("lockmod_idle_deleted") == 2);
     assert_eq!(readers(conn, "kept"), 1);
     assert_eq!(ask(conn, "LOCK.EXTEND kept A 600000"), "1");
     assert_eq!(ask(conn, "LOCK.ACQUIRE released W 30000"), "71");
     assert_eq!(ask(conn, "LOCK.RELEASE kept A"), "1");
-    wait_until("so is the third", || server.info_u64("lockmod_forgotten") == 3);
+    wait_until("so is the third", || server.info_u64("lockmod_idle_deleted") == 3);
 }

@@ -321,7 +321,7 @@ impl Node {
 
     /// Replaces its data with its master's.
     fn load(&mut self, locks: Vec<(Vec<u8>, Vec<u8>)>) {
-        self.engine.forget_all();
+        self.engine.all_unlinked();
         self.locks.clear();
         for (name, bytes) in &locks {
             let loaded = decode_lock(bytes, self.dated(), self.boot).expect("a node wrote it");

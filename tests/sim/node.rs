@@ -313,7 +313,7 @@ impl Node {
     /// An operator's DEL.
     pub(crate) fn delete(&mut self, name: &[u8]) {
         if let Some(lock) = self.locks.remove(name) {
-            self.engine.forget(&lock);
+            self.engine.unlinked(&lock);
             if let Some(change) = self.engine.removed(lock.until(), self.now())
                 && self.defect != Defect::ForgetsRemovals
             {

@@ -257,7 +257,7 @@ impl Node {
 
     // ---------------------------------------------------------------------------- the key space
 
-    /// Whether the ceilings cover this lock, from a dump that was written by a node with this floor.
+    /// Whether the ceilings cover this lock, from a dump written by a node with this floor.
     ///
     /// # Errors
     /// The ceilings that must be durable first.
@@ -283,8 +283,8 @@ impl Node {
     }
 
     /// Notes that this lock is gone from its name.
-    pub fn forget(&mut self, lock: &Lock) {
-        self.promises.forget(lock);
+    pub fn unlinked(&mut self, lock: &Lock) {
+        self.promises.unlinked(lock);
         self.tally.may_lapse(lock);
         if lock.has_leases() {
             self.tally.cut_short(lock.until());
@@ -292,8 +292,8 @@ impl Node {
     }
 
     /// Notes that any number of locks are gone, or are in another database.
-    pub fn forget_all(&mut self) {
-        self.promises.forget_all();
+    pub fn all_unlinked(&mut self) {
+        self.promises.all_unlinked();
         self.tally.cut_short(self.promises.longest());
         self.all_lines_changed();
     }

@@ -257,13 +257,13 @@ impl Promises {
 
     /// Notes that this lock is gone from its name: no name may start below its counter again. It
     /// may have moved to a name that a survey has already passed.
-    pub fn forget(&mut self, lock: &Lock) {
+    pub fn unlinked(&mut self, lock: &Lock) {
         self.raise_floor(lock.counter());
         self.come_upon(lock);
     }
 
     /// Notes that any number of locks are gone, with names and counters unknown.
-    pub fn forget_all(&mut self) {
+    pub fn all_unlinked(&mut self) {
         self.floor = self.highest;
     }
 

@@ -1,7 +1,7 @@
 //! Counts of what has happened on this node: for INFO, and so that a scan knows when to look.
 //!
 //! The end of a lease is not an event, so it cannot decrement a count. The tally counts leases
-//! whose end has not been noted; the next grant, a removal of the lock's key or a scan notes it. The
+//! whose end has not been noted; the next grant, a removal of the lock or a scan notes it. The
 //! earliest of those ends tells when a scan can find anything.
 
 use std::ops::{AddAssign, Sub};
@@ -58,7 +58,7 @@ pub struct Counts {
     /// Leases that ended without a release.
     pub lapses: u64,
     /// Free locks deleted after `lockmod.idle-ms`.
-    pub forgotten: u64,
+    pub idle_deleted: u64,
     /// Requests refused with an error, by code word.
     pub refusals: [u64; RefusalKind::COUNT],
 }
@@ -99,7 +99,7 @@ impl Tally {
             extensions: 0,
             raises: 0,
             lapses: 0,
-            forgotten: 0,
+            idle_deleted: 0,
             refusals: [0; RefusalKind::COUNT],
         },
         holds: Histogram::EMPTY,

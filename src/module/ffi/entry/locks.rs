@@ -159,7 +159,7 @@ unsafe extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c
         // SAFETY: the server passes a value of this type, which was boxed, so it may be written to.
         // No other reference to it exists: no key is open while the server deletes one.
         if let Some(lock) = unsafe { value.cast_mut().cast::<Lock>().as_mut() } {
-            datatype::forgotten(server, lock);
+            datatype::unlinked(server, lock);
         }
         if waiters::any(server) {
             // SAFETY: as the server passed it.
