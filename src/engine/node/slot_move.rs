@@ -21,10 +21,10 @@ pub(super) enum Coming {
     Asks,
     /// Raise its floor to this one.
     Knows(Fence),
-    /// Wait up to this instant.
-    Waits(Instant),
-    /// Raise its floor to the time.
-    HasWaited,
+    /// Wait up to this instant. The other master has reported this floor.
+    Waits(Instant, Fence),
+    /// Raise its floor to the time, and to the floor that the other master has reported.
+    HasWaited(Fence),
 }
 
 /// How far a move of a slot has come, as seen from this node.
@@ -149,6 +149,7 @@ impl Move {
             return Coming::Knows(Fence::ZERO);
         }
         let fresh = told.filter(|(at, _)| now <= at.after(FRESH));
+        let floor = told.map_or(self.floor, |(_, told)| self.floor.max(told.floor));
         let is_answered = self.is_answered(now);
         if !is_answered && self.is_open(now) {
             return Coming::Asks;
@@ -159,7 +160,7 @@ impl Move {
             (None, Some((_, told))) if told.left.is_zero() => {
                 // While the slot is on its way, the other master may still forget names.
                 let ahead = if self.stage == MoveStage::Comes { FENCE_BLOCK } else { 0 };
-                return Coming::Knows(told.floor.max(self.floor).saturating_add(ahead));
+                return Coming::Knows(floor.saturating_add(ahead));
             }
             (None, Some((at, told))) => {
                 self.until.unwrap_or_default().max(at.after(with_drift(told.left)))
@@ -170,6 +171,6 @@ impl Move {
                 self.until.unwrap_or(self.since.after(whole))
             }
         };
-        if until < now { Coming::HasWaited } else { Coming::Waits(until) }
+        if until < now { Coming::HasWaited(floor) } else { Coming::Waits(until, floor) }
     }
 }

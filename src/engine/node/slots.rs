@@ -488,20 +488,23 @@ impl Node {
         let floor = match slots.come(slot, now, longest) {
             Coming::Asks => return Ok(Came::Asks),
             Coming::Knows(floor) => floor,
-            Coming::Waits(until) if caution.quarantine => {
+            Coming::Waits(until, known) if caution.quarantine => {
                 let is_news = former.is_none_or(|former| former < until);
-                if is_news {
-                    // The floor rises at once too: a node that starts again before the wait is over
-                    // does not jump.
-                    let floor = jump(self.promises.highest(), clocks.wall);
-                    self.promises.lift_floor(floor)?;
-                }
+                // The floor rises at once too: a node that starts again before the wait is over
+                // does not jump, and does not know what the other master has reported.
+                let floor = match is_news {
+                    true => jump(self.promises.highest(), clocks.wall).max(known),
+                    false => known,
+                };
+                self.promises.lift_floor(floor)?;
                 slots.wait(slot, until);
                 self.promises.wait_in_slots(until);
                 let left = now.until(until.after(Millis::new(1)));
                 return Ok(Came::Waits(left, is_news.then_some(Change::Waits { until })));
             }
-            Coming::Waits(_) | Coming::HasWaited => jump(self.promises.highest(), clocks.wall),
+            Coming::Waits(_, known) | Coming::HasWaited(known) => {
+                jump(self.promises.highest(), clocks.wall).max(known)
+            }
         };
         let is_raised = floor > self.promises.floor();
         self.promises.lift_floor(floor)?;
@@ -823,6 +826,23 @@ mod tests {
             tell(&mut node, 0, 0, 7_000);
             assert!(matches!(come(&mut node, 3, 201 + left.get()), Came::Decides(_)));
             assert!(node.promises().floor() >= lock.counter());
+        }
+    }
+
+    /// Regression: the floor rose to the time alone, which was below the reported floor. A node that
+    /// was restarted in its wait did not know that floor any more (seed 2660021357).
+    #[test]
+    fn a_wait_begins_with_a_floor_as_high_as_the_reported_one() {
+        let mut node = node();
+        let reported = |slot: u16| 1 << 52 | u64::from(slot);
+        for slot in [3, 4] {
+            node.see(&leaving(slot, b"bb"), at(100));
+            node.see(&shares(&[]), at(200));
+            assert!(!node.questions(at(200)).is_empty());
+            let told = answer(reported(slot), 0, vec![(slot, slot)]);
+            node.answered(b"bb", at(200), &SlotAnswer { held: LONGEST, ..told }, at(201));
+            assert!(matches!(come(&mut node, slot, 201), Came::Waits(..)));
+            assert!(node.promises().floor() >= fence(reported(slot)), "slot {slot}");
         }
     }
 
