@@ -178,7 +178,7 @@ class Redlock extends EventEmitter {
     if (held.isOver) throw new ExecutionError('The lock has been released before.', [])
     held.isOver = true
     const results = await Promise.allSettled(held.guards.map((guard) => guard.release()))
-    for (const result of results) if (result.status === 'rejected') throw this.#failed(result.reason)
+    for (const result of results) if (result.status === 'rejected') throw this.#failed(result.reason, lock.resources)
     return { attempts: [this.#stats()] }
   }
 
@@ -196,7 +196,7 @@ class Redlock extends EventEmitter {
     try {
       await Promise.all(held.guards.map((guard) => guard.extend(duration)))
     } catch (error) {
-      throw this.#failed(error)
+      throw this.#failed(error, existing.resources)
     }
     existing.expiration = 0
     return this.#lock(existing.resources, held, duration, merge(this.settings, settings))
@@ -226,7 +226,7 @@ class Redlock extends EventEmitter {
     const signal = controller.signal
     for (const { lost } of Lock.held(lock, 'use').guards) {
       const stop = () => {
-        signal.error ??= this.#failed(lost.reason)
+        signal.error ??= this.#failed(lost.reason, resources)
         controller.abort(signal.error)
       }
       if (lost.aborted) stop()
@@ -275,7 +275,7 @@ class Redlock extends EventEmitter {
         return this.#lock(resources, { guards, isOver: false }, duration, settings)
       } catch (error) {
         await Promise.allSettled(guards.map((guard) => guard.release()))
-        if (!(error instanceof LostError) || Date.now() >= deadline) throw this.#failed(error)
+        if (!(error instanceof LostError) || Date.now() >= deadline) throw this.#failed(error, resources)
       }
     }
   }
@@ -306,16 +306,19 @@ class Redlock extends EventEmitter {
     return locker
   }
 
-  /** @param {import('./index.js').NodeVote[]} [votes] */
-  #stats(votes = []) {
+  /**
+   * @param {import('./index.js').NodeVote[]} [votes]
+   * @param {string[]} [resources]
+   */
+  #stats(votes = [], resources = []) {
     const clients = [...this.clients]
     const membershipSize = clients.length
     /** @type {Map<Client, Error>} */
     const votesAgainst = new Map()
     votes.forEach((vote, node) => {
       if (vote.vote === 'granted' || vote.vote === 'confirmed') return
-      const locked = vote.vote === 'held'
-      const error = locked ? new ResourceLockedError(vote.text) : new Error(`${vote.node}: ${vote.text}`)
+      const text = `${resources.join(', ')}: ${vote.text} (${vote.node})`
+      const error = vote.vote === 'held' ? new ResourceLockedError(text) : new Error(text)
       votesAgainst.set(clients[node] ?? vote.node, error)
       this.emit('error', error)
     })
@@ -327,14 +330,15 @@ class Redlock extends EventEmitter {
    * The error that users of node-redlock expect for this cause.
    *
    * @param {unknown} error
+   * @param {string[]} resources
    * @returns {Error}
    */
-  #failed(error) {
+  #failed(error, resources) {
     if (!(error instanceof LockError)) {
       return error instanceof Error ? error : new Error(String(error))
     }
     // Of a wrong option no node learns.
-    const attempts = error instanceof OptionError ? [] : [this.#stats([...error.nodes])]
+    const attempts = error instanceof OptionError ? [] : [this.#stats([...error.nodes], resources)]
     const what = error instanceof HeldError ? 'The operation was unable to achieve a quorum: ' : ''
     const text = error instanceof OptionError ? spelled(error.message) : error.message
     return new ExecutionError(what + text, attempts, { cause: error })

@@ -303,9 +303,14 @@ pub(super) async fn exchange_by(
     let mut replies = Vec::with_capacity(commands.len());
     loop {
         while let Some(reply) = next_reply(reader)? {
-            // This error answers no command, and the connection breaks after it.
-            if matches!(&reply, Reply::Error(text) if code::word_of(text) == code::DENIED.word) {
-                return Err(NoReply::NoPermission(PROTECTED.into()));
+            // These errors answer no command, and the connection breaks after them.
+            if let Reply::Error(text) = &reply {
+                if code::word_of(text) == code::DENIED.word {
+                    return Err(NoReply::NoPermission(PROTECTED.into()));
+                }
+                if text.contains("max number of clients") {
+                    return Err(NoReply::Unavailable(text.as_str().into()));
+                }
             }
             replies.push(reply);
             if replies.len() == commands.len() {

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Output, Stdio};
@@ -473,6 +473,21 @@ fn a_server_in_protected_mode_is_told_with_what_to_set() {
             assert!(said.contains("requirepass") && !said.contains("rediss"), "{args:?}: {said}");
             assert!(since.elapsed() < Duration::from_secs(30), "{args:?}: it was waited out");
         }
+    }
+}
+
+/// Regression: the error was "connection reset by peer; for TLS write rediss://".
+#[test]
+fn a_server_with_as_many_clients_as_it_may_have_says_so() {
+    let server = Server::builder().config("maxclients", 5).start();
+    let connect = || TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    let _others: Vec<TcpStream> = (0..5).map(|_| connect()).collect();
+    for args in [&["run", "job", "--wait", "0s", "--", "true"][..], &["fence", "job"]] {
+        let said = fails(std::slice::from_ref(&server), args, 121);
+        assert!(
+            said.contains("max number of clients") && !said.contains("TLS"),
+            "{args:?}: {said}"
+        );
     }
 }
 

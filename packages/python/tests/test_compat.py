@@ -153,6 +153,20 @@ def test_what_differs_names_the_alternative(servers: list[Node], name: str) -> N
         compat.Lock(client, name + ":text", timeout=1).acquire()
 
 
+def test_a_refusal_is_the_error_that_redis_py_raises(servers: list[Node], name: str) -> None:
+    port = servers[0].port
+    servers[0].run("ACL", "SETUSER", "limited", "on", ">secret", "~none", "+@all")
+    for password, expected in [
+        ("wrong", redis.exceptions.AuthenticationError),
+        ("secret", redis.exceptions.NoPermissionError),
+    ]:
+        client = redis.Redis(port=port, username="limited", password=password)
+        for kind in (redis.lock.Lock, compat.Lock):
+            with pytest.raises(expected):
+                kind(client, name, timeout=1).acquire(blocking=False)
+        client.close()
+
+
 def test_a_server_that_is_down_is_told_at_once(servers: list[Node], name: str) -> None:
     # It waited without end, and redis-py raises at once.
     clients = [node.client() for node in servers]

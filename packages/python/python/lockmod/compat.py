@@ -44,7 +44,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Literal, TypeVar, cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import LockError, LockNotOwnedError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, LockError, LockNotOwnedError, NoPermissionError
+from redis.exceptions import RedisError, ResponseError
 
 from ._clients import Files, server
 from ._errors import ForkedError, HeldError, LockError as Failure, LostError, NoQuorumError
@@ -119,6 +120,14 @@ def _spelled(text: str, length: str) -> str:
         "say so with max_ttl": "give a lockmod.Locker with max_ttl",
     }
     return _NAMES.sub(lambda found: names[found[0]], text)
+
+
+def _refusal(error: RefusedError) -> RedisError:
+    """The error that redis-py raises for such a refusal."""
+    said = str(error)
+    if "WRONGPASS" in said or "NOAUTH" in said:
+        return AuthenticationError(said)
+    return NoPermissionError(said) if "NOPERM" in said else ResponseError(said)
 
 
 class _Tries:
@@ -254,7 +263,7 @@ class _Base:
         if isinstance(error, NoQuorumError):
             return RedisConnectionError(str(error))
         if isinstance(error, RefusedError):
-            return ResponseError(str(error))
+            return _refusal(error)
         return self._error(str(error))
 
     def _goes_on(self, tries: _Tries, error: Failure) -> bool:
