@@ -56,7 +56,8 @@ pub use node::{
     Look, Mandate, NextCalls, Node, NodeAccount, Notice, Parting, Pledge, Promises, Question,
     Queued, ReadersAccount, Recovery, Released, Replicas, SLOTS, SUPPORT, Saved, Shares,
     SlotAnswer, SlotRuns, Slots, Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn,
-    Turning, Uncounted, Unlike, Waiter, WaiterLimit, Warning, promote, recover, start,
+    Turning, Uncounted, Unlike, Waiter, WaiterLimit, Warning, promote, question_number, recover,
+    start,
 };
 pub use pursuit::{Harvest, PublishedGrant, Pursuit};
 pub use quorum::{NODES_MAX, NodeSet, Quorum};

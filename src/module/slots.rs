@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::arguments::KEY;
 use super::ffi::{Args, Context, Level};
 use super::{clock, config, process, start};
-use crate::engine::{Came, Instant, Millis, QuarantineReason, Question, Refusal, SlotRuns};
+use crate::engine::{Came, Millis, QuarantineReason, Question, Refusal, SlotRuns};
 use crate::wire::slots::{SlotMessage, read_message, read_shares, slot_of};
 
 /// How often slots are looked at, besides when a client asks for a lock in a new one.
@@ -79,16 +79,18 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
         Some(SlotMessage::Report(told)) => {
             process::with(server, |process| process.node.hear(sender, told, clock::now()));
         }
-        Some(SlotMessage::Answer { at, answer }) if has_begun && context.flags().is_master() => {
+        Some(SlotMessage::Answer { number, answer })
+            if has_begun && context.flags().is_master() =>
+        {
             look(context);
             process::with(server, |process| {
-                process.node.answered(sender, at, &answer, clock::now());
+                process.node.answered(sender, number, &answer, clock::now());
             });
             come_to_all(context);
         }
-        Some(SlotMessage::Question { at, slots }) if has_begun && can_answer(context) => {
+        Some(SlotMessage::Question { number, slots }) if has_begun && can_answer(context) => {
             look(context);
-            answer(context, (sender, at), &slots);
+            answer(context, (sender, number), &slots);
         }
         Some(SlotMessage::Answer { .. } | SlotMessage::Question { .. }) | None => {}
     }
@@ -101,7 +103,7 @@ fn can_answer(context: &Context<'_>) -> bool {
         || process::with(context.in_server(), |process| process.node.has_looked())
 }
 
-fn answer(context: &mut Context<'_>, (sender, at): (&[u8], Instant), slots: &SlotRuns) {
+fn answer(context: &mut Context<'_>, (sender, number): (&[u8], u64), slots: &SlotRuns) {
     let server = context.in_server();
     let mut left = BTreeSet::new();
     // What a replica has in them, it has from its master.
@@ -114,17 +116,18 @@ fn answer(context: &mut Context<'_>, (sender, at): (&[u8], Instant), slots: &Slo
         process.node.asked(sender, slots, now, |slot| left.contains(&slot))
     });
     for answer in answers {
-        let answer = SlotMessage::Answer { at, answer };
+        let answer = SlotMessage::Answer { number, answer };
         context.tell_cluster(Some(sender), &answer.to_string());
     }
 }
 
 /// Sends the questions that are due.
 fn ask_others(context: &mut Context<'_>) {
-    let at = clock::now();
-    let questions = process::with(context.in_server(), |process| process.node.questions(at));
-    for Question { master, slots } in questions {
-        context.tell_cluster(Some(&master), &SlotMessage::Question { at, slots }.to_string());
+    let now = clock::now();
+    let questions = process::with(context.in_server(), |process| process.node.questions(now));
+    for Question { master, number, slots } in questions {
+        let question = SlotMessage::Question { number, slots };
+        context.tell_cluster(Some(&master), &question.to_string());
     }
 }
 

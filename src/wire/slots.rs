@@ -7,7 +7,7 @@
 use super::request::number;
 use std::fmt;
 
-use crate::engine::{Fence, Footing, Instant, Millis, SLOTS, Shares, SlotAnswer, SlotRuns};
+use crate::engine::{Fence, Footing, Millis, SLOTS, Shares, SlotAnswer, SlotRuns};
 
 /// The slot of a name.
 pub fn slot_of(name: &[u8]) -> u16 {
@@ -87,17 +87,17 @@ pub enum SlotMessage {
     /// A report to all: `lockmod floor left longest`.
     Report(Footing),
     /// To the other master of these slots, which must know of the move before the sender decides
-    /// there: `lockmod ask at first-last ...`.
+    /// there: `lockmod ask number first-last ...`.
     Question {
-        /// When it was asked, by the sender's clock of leases.
-        at: Instant,
+        /// Tells the sender when it asked.
+        number: u64,
         /// The slots.
         slots: SlotRuns,
     },
-    /// To a master that asked: `lockmod floor left longest at up held first-last ...`.
+    /// To a master that asked: `lockmod floor left longest number up held first-last ...`.
     Answer {
-        /// The `at` of the question.
-        at: Instant,
+        /// The number of the question.
+        number: u64,
         /// The rest.
         answer: SlotAnswer,
     },
@@ -108,15 +108,15 @@ impl fmt::Display for SlotMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(PREFIX)?;
         match self {
-            SlotMessage::Question { at, .. } => write!(f, " {ASK} {}", at.as_millis())?,
+            SlotMessage::Question { number, .. } => write!(f, " {ASK} {number}")?,
             SlotMessage::Report(footing)
             | SlotMessage::Answer { answer: SlotAnswer { footing, .. }, .. } => {
                 let Footing { floor, left, longest } = footing;
                 write!(f, " {floor} {} {}", left.get(), longest.get())?;
             }
         }
-        if let SlotMessage::Answer { at, answer } = self {
-            write!(f, " {} {} {}", at.as_millis(), answer.up.get(), answer.held.get())?;
+        if let SlotMessage::Answer { number, answer } = self {
+            write!(f, " {number} {} {}", answer.up.get(), answer.held.get())?;
         }
         match self {
             SlotMessage::Report(_) => Ok(()),
@@ -135,19 +135,19 @@ pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
     let count = |word: Option<&str>| number(word?.as_bytes());
     let first = words.next()?;
     if first == ASK {
-        let at = Instant::from_millis(count(words.next())?);
-        return Some(SlotMessage::Question { at, slots: words.filter_map(read_range).collect() });
+        let number = count(words.next())?;
+        let slots = words.filter_map(read_range).collect();
+        return Some(SlotMessage::Question { number, slots });
     }
     let floor = Fence::new(count(Some(first))?)?;
     let left = Millis::new(count(words.next())?);
     // Earlier builds do not say their longest lease.
     let longest = count(words.next()).map_or(Millis::ZERO, Millis::new);
     let footing = Footing { floor, left, longest };
-    let Some(at) = count(words.next()) else { return Some(SlotMessage::Report(footing)) };
-    let at = Instant::from_millis(at);
+    let Some(number) = count(words.next()) else { return Some(SlotMessage::Report(footing)) };
     let (up, held) = (Millis::new(count(words.next())?), Millis::new(count(words.next())?));
     let slots = words.filter_map(read_range).collect();
-    Some(SlotMessage::Answer { at, answer: SlotAnswer { footing, up, held, slots } })
+    Some(SlotMessage::Answer { number, answer: SlotAnswer { footing, up, held, slots } })
 }
 
 const PREFIX: &str = "lockmod";
@@ -196,17 +196,16 @@ dd :0@0 master,noaddr - 0 1 2 disconnected 300 16384 5-4 x
         #[test]
         fn a_message_is_read_as_it_was_sent(
             floor in 0..=Fence::MAX.get(),
-            (left, longest, at) in any::<(u64, u64, u64)>(),
+            (left, longest, number) in any::<(u64, u64, u64)>(),
             slots in proptest::collection::vec((0..100_u16, 100..SLOTS), 0..4),
         ) {
-            let at = Instant::from_millis(at);
             let (left, longest) = (Millis::new(left), Millis::new(longest));
             let footing = Footing { floor: Fence::new(floor).unwrap(), left, longest };
             for message in [
                 SlotMessage::Report(footing),
-                SlotMessage::Question { at, slots: slots.clone() },
+                SlotMessage::Question { number, slots: slots.clone() },
                 SlotMessage::Answer {
-                    at,
+                    number,
                     answer: SlotAnswer { footing, up: left, held: longest, slots },
                 },
             ] {

@@ -45,7 +45,9 @@ pub use promises::{Ceilings, FENCE_BLOCK, LEASE_BLOCK, Promises};
 pub use recovery::{Found, Loaded, Recovery, Saved, Stopped, promote, recover, start};
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use serving::{Effect, Gate, Look, NextCalls, Parting, Turning};
-pub use slots::{Came, Footing, Question, SLOTS, Shares, SlotAnswer, SlotRuns, Slots};
+pub use slots::{
+    Came, Footing, Question, SLOTS, Shares, SlotAnswer, SlotRuns, Slots, question_number,
+};
 pub use start::{Begun, Caution, Warning};
 pub use statement::{Draft, Statement};
 pub use tally::{Counts, HeldCount, Tally};

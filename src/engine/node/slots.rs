@@ -69,6 +69,8 @@ pub struct SlotAnswer {
 pub struct Question {
     /// The name of the master.
     pub master: Vec<u8>,
+    /// For the answer: see [`Node::answered`].
+    pub number: u64,
     /// The slots.
     pub slots: SlotRuns,
 }
@@ -84,6 +86,11 @@ pub enum Came {
     Waits(Millis, Option<Change>),
 }
 
+/// The number of a question at this time. A clock of milliseconds takes 41 bits for 69 years.
+pub fn question_number(boot: u64, now: Instant) -> u64 {
+    (boot % (1 << 22) << 41).saturating_add(now.as_millis())
+}
+
 /// Another node of the Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct OtherMaster {
@@ -95,6 +102,7 @@ struct OtherMaster {
 /// The slots of one master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slots {
+    boot: u64,
     /// The other masters that it knows.
     others: Vec<OtherMaster>,
     /// By slot: which of them had it last, counted from 1; zero if none did.
@@ -121,6 +129,7 @@ pub struct Slots {
 impl Default for Slots {
     fn default() -> Slots {
         Slots {
+            boot: 0,
             others: Vec::new(),
             former: vec![0; usize::from(SLOTS)],
             own: SlotSet::new(),
@@ -278,8 +287,11 @@ impl Slots {
         known.map(runs)
     }
 
-    /// Takes a master's answer to a question from `at`.
-    fn answered(&mut self, name: &[u8], at: Instant, answer: &SlotAnswer, now: Instant) {
+    /// Takes a master's answer to the question with this number.
+    fn answered(&mut self, name: &[u8], number: u64, answer: &SlotAnswer, now: Instant) {
+        let at = number.checked_sub(question_number(self.boot, Instant::default()));
+        let at = at.map(Instant::from_millis);
+        let Some(at) = at.filter(|at| *at <= now) else { return };
         let place = self.place_of(name);
         for slot in all(&answer.slots) {
             let seen = self.moves.get_mut(&slot).filter(|seen| seen.other == Some(place));
@@ -301,6 +313,7 @@ impl Slots {
         }
         let question = |(other, slots): (usize, _)| Question {
             master: self.others[other].name.clone(),
+            number: question_number(self.boot, now),
             slots: runs(slots),
         };
         asked.into_iter().map(question).collect()
@@ -379,9 +392,10 @@ impl Slots {
 
 impl Node {
     /// Notes that the node is in a Cluster, and has not looked at its slots since its start or
-    /// promotion.
-    pub fn join_cluster(&mut self) {
-        self.slots = Some(Box::default());
+    /// promotion. The number of a question contains the boot, so that no answer to a question of an
+    /// earlier one counts: its clock may have been ahead.
+    pub fn join_cluster(&mut self, boot: u64) {
+        self.slots = Some(Box::new(Slots { boot, ..Slots::default() }));
     }
 
     /// Notes that the node cannot look at its slots, and so decides in all of them.
@@ -442,11 +456,11 @@ impl Node {
         all(slots).map(|slot| slot % SLOTS).filter(|slot| !is_own(slot)).collect()
     }
 
-    /// Takes another master's answer to a question from `at`.
-    pub fn answered(&mut self, name: &[u8], at: Instant, answer: &SlotAnswer, now: Instant) {
+    /// Takes another master's answer to the question with this number.
+    pub fn answered(&mut self, name: &[u8], number: u64, answer: &SlotAnswer, now: Instant) {
         if let Some(own) = &mut self.slots {
             own.hear(name, answer.footing, now);
-            own.answered(name, at, answer, now);
+            own.answered(name, number, answer, now);
         }
     }
 
@@ -576,9 +590,15 @@ mod tests {
         Shares { own: vec![(0, 8)], others, ..Shares::default() }
     }
 
+    const BOOT: u64 = 7;
+
+    fn number(asked_at: u64) -> u64 {
+        question_number(BOOT, at(asked_at))
+    }
+
     fn node() -> Node {
         let mut node = Node::new();
-        node.join_cluster();
+        node.join_cluster(BOOT);
         assert!(!node.decides_in(5), "it has not looked");
         node.see(&shares(&[]), at(0));
         assert!(node.decides_in(5) && !node.decides_in(10));
@@ -612,8 +632,8 @@ mod tests {
 
     /// Asks at one instant; `bb` answers at another.
     fn ask(node: &mut Node, (floor, left): (u64, u64), (asked, answered): (u64, u64)) {
-        for Question { master, slots } in node.questions(at(asked)) {
-            node.answered(&master, at(asked), &answer(floor, left, slots), at(answered));
+        for Question { master, number, slots } in node.questions(at(asked)) {
+            node.answered(&master, number, &answer(floor, left, slots), at(answered));
         }
     }
 
@@ -676,11 +696,11 @@ mod tests {
             }
             node.see(&shares(&[12]), at(5_100));
             let asked = node.questions(at(5_100));
-            let [Question { master, slots }] = &asked[..] else { panic!("one: {asked:?}") };
+            let [Question { master, slots, .. }] = &asked[..] else { panic!("one: {asked:?}") };
             assert_eq!((&master[..], &slots[..]), (&b"bb"[..], &[(12, 12)][..]));
             assert!(node.questions(at(5_199)).is_empty(), "not at once again");
             let mut asking = (5_200..10_100).step_by(100);
-            assert!(asking.all(|now| node.questions(at(now)) == asked), "every 100 ms");
+            assert!(asking.all(|now| node.questions(at(now)).len() == 1), "every 100 ms");
             assert_eq!(come(&mut node, 12, 10_100), Came::Asks);
             let wait = with_drift(SUPPORT.saturating_add(Millis::new(longest)));
             let left = |now| at(now).until(at(5_100).after(wait).after(Millis::new(1)));
@@ -690,7 +710,7 @@ mod tests {
             assert_eq!(first, left(10_101));
             // It is back, reports, and answers the question.
             node.hear(b"bb", footing(5, 0), at(10_200));
-            node.answered(b"bb", at(5_100), &answer(5, 0, slots.clone()), at(10_200));
+            node.answered(b"bb", number(5_100), &answer(5, 0, slots.clone()), at(10_200));
             assert!(node.questions(at(10_300)).is_empty(), "its answer would mean nothing");
             assert_eq!(come(&mut node, 12, 10_300), Came::Waits(left(10_300), None));
             let over = 5_101 + wait.get();
@@ -712,8 +732,12 @@ mod tests {
         tell(&mut node, 9_000_000, 0, 5_101);
         assert_eq!(come(&mut node, 12, 5_101), Came::Asks, "a report is not an answer");
         let late = answer(5, 0, vec![(12, 12)]);
-        node.answered(b"bb", at(101), &late, at(5_102));
+        node.answered(b"bb", number(101), &late, at(5_102));
         assert_eq!(come(&mut node, 12, 5_102), Came::Asks, "asked too long ago");
+        for of_another_boot in [number(9_000_000), question_number(BOOT - 1, at(5_102))] {
+            node.answered(b"bb", of_another_boot, &late, at(5_102));
+            assert_eq!(come(&mut node, 12, 5_102), Came::Asks, "of another boot");
+        }
         ask(&mut node, (5, 0), (5_102, 5_103));
         assert_eq!(come(&mut node, 12, 5_103), Came::Decides(false));
         assert!(node.questions(at(6_101)).is_empty(), "for a second");
@@ -722,9 +746,9 @@ mod tests {
         assert_eq!(come(&mut node, 12, 11_103), Came::Asks, "it is silent");
         node.see(&shares(&[12]), at(11_200));
         let answer = answer(5, 0, vec![(12, 12)]);
-        node.answered(b"bb", at(11_151), &answer, at(11_200));
+        node.answered(b"bb", number(11_151), &answer, at(11_200));
         assert_eq!(come(&mut node, 12, 11_200), Came::Asks, "asked before it came");
-        node.answered(b"cc", at(11_200), &answer, at(11_200));
+        node.answered(b"cc", number(11_200), &answer, at(11_200));
         assert_eq!(come(&mut node, 12, 11_200), Came::Asks, "another master");
         ask(&mut node, (5, 0), (11_200, 11_201));
         assert_eq!(come(&mut node, 12, 11_201), Came::Decides(false));
@@ -739,7 +763,7 @@ mod tests {
             node.see(&shares(&[12]), at(100));
             let answer = SlotAnswer { up: Millis::new(up), ..answer(5, 0, vec![(12, 12)]) };
             assert!(!node.questions(at(100)).is_empty());
-            node.answered(b"bb", at(100), &answer, at(600));
+            node.answered(b"bb", number(100), &answer, at(600));
             assert_eq!(come(&mut node, 12, 600), came, "{up}");
         }
         let mut node = node();
@@ -818,7 +842,7 @@ mod tests {
             node.see(&shares(&[]), at(200));
             assert!(!node.questions(at(200)).is_empty());
             let (up, slots) = (Millis::new(1_000), vec![(3, 3)]);
-            node.answered(b"bb", at(200), &SlotAnswer { up, slots, ..left.clone() }, at(201));
+            node.answered(b"bb", number(200), &SlotAnswer { up, slots, ..left.clone() }, at(201));
             let left = with_drift(Millis::new(6_900)).saturating_add(Millis::new(1));
             assert!(matches!(come(&mut node, 3, 201), Came::Waits(waits, _) if waits == left));
             tell(&mut node, 0, 0, 300);
@@ -840,7 +864,7 @@ mod tests {
             node.see(&shares(&[]), at(200));
             assert!(!node.questions(at(200)).is_empty());
             let told = answer(reported(slot), 0, vec![(slot, slot)]);
-            node.answered(b"bb", at(200), &SlotAnswer { held: LONGEST, ..told }, at(201));
+            node.answered(b"bb", number(200), &SlotAnswer { held: LONGEST, ..told }, at(201));
             assert!(matches!(come(&mut node, slot, 201), Came::Waits(..)));
             assert!(node.promises().floor() >= fence(reported(slot)), "slot {slot}");
         }
@@ -884,7 +908,7 @@ mod tests {
     #[test]
     fn a_master_that_starts_in_the_middle_of_a_move_asks_the_other() {
         let mut node = Node::new();
-        node.join_cluster();
+        node.join_cluster(BOOT);
         node.see(&leaving(3, b"bb"), at(100));
         assert!(node.decides_in(4) && !node.decides_in(3));
         assert_eq!(come(&mut node, 3, 100), Came::Asks);
@@ -915,7 +939,7 @@ mod tests {
         node.see(&leaving(3, b"cc"), at(400));
         assert_eq!(come(&mut node, 3, 400), Came::Asks);
         let asked = node.questions(at(400)).remove(0);
-        assert_eq!(asked, Question { master: b"bb".to_vec(), slots: vec![(3, 3)] });
+        assert_eq!((asked.master, asked.slots), (b"bb".to_vec(), vec![(3, 3)]));
     }
 
     #[test]
@@ -927,7 +951,7 @@ mod tests {
         let answers = node.asked(b"bb", &vec![(12, 12)], (at(200), LONGEST), |_| false);
         assert_eq!(answers[0].slots, [(12, 12)]);
         assert_eq!(come(&mut node, 12, 200), Came::Asks);
-        node.answered(b"bb", at(199), &answer(5, 0, vec![(12, 12)]), at(201));
+        node.answered(b"bb", number(199), &answer(5, 0, vec![(12, 12)]), at(201));
         assert_eq!(come(&mut node, 12, 201), Came::Asks, "a late answer");
     }
 

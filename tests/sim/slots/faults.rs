@@ -59,7 +59,7 @@ impl Cluster {
         let master = &mut self.masters[at];
         master.is_to_start_at = None;
         master.node.start_again();
-        master.node.engine.join_cluster();
+        master.node.engine.join_cluster(master.node.boot);
         (master.serves_from, master.heard_at) = (now + REJOINING, None);
         master.has_looked = false;
         master.waits_in.clear();

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use lockmod::engine::{
     Came, Caution, FENCE_BLOCK, Fence, Footing, Lock, Millis, QuarantineReason, Question, Refusal,
-    RefusalKind, Shares, SlotAnswer, SlotRuns,
+    RefusalKind, Shares, SlotAnswer, SlotRuns, question_number,
 };
 use lockmod::wire::slots::{SlotMessage, read_message, slot_of};
 use rand::rngs::StdRng;
@@ -296,7 +296,7 @@ impl Cluster {
             let offer = Offer { has_lines: true, grants: true, max_waiters: 1_000 };
             let terms = (offer, Member::new(number, 0, None), MAX_TTL);
             let mut node = Node::start(number, clock, kind, terms, Defect::None);
-            node.engine.join_cluster();
+            node.engine.join_cluster(node.boot);
             Master {
                 node,
                 owners: owners.clone(),

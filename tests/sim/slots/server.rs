@@ -147,7 +147,7 @@ impl Cluster {
 
     pub(super) fn hear(&mut self, from: usize, to: usize, message: &[u8]) {
         let (name, broken) = (name_of(from), self.plan.broken);
-        let now = self.masters[to].node.clocks().now;
+        let (now, boot) = (self.masters[to].node.clocks().now, self.masters[to].node.boot);
         let engine = &mut self.masters[to].node.engine;
         match read_message(message).expect("a master wrote it") {
             SlotMessage::Report(footing) => {
@@ -156,18 +156,19 @@ impl Cluster {
                 let engine = &mut self.masters[to].node.engine;
                 if broken == Broken::BelievesReports {
                     let up = Millis::new(1 << 40);
+                    let number = question_number(boot, now);
                     let slots = runs(engine.unsettled_slots());
                     let answer = SlotAnswer { footing, up, held: Millis::ZERO, slots };
-                    engine.answered(&name, now, &answer, now);
+                    engine.answered(&name, number, &answer, now);
                 }
             }
-            SlotMessage::Answer { at, answer } => {
+            SlotMessage::Answer { number, answer } => {
                 self.masters[to].heard_floors[from] = answer.footing.floor.get();
                 self.look(to);
-                self.masters[to].node.engine.answered(&name, at, &answer, now);
+                self.masters[to].node.engine.answered(&name, number, &answer, now);
                 self.come_to_all(to);
             }
-            SlotMessage::Question { at, slots } => {
+            SlotMessage::Question { number, slots } => {
                 self.look(to);
                 let node = &mut self.masters[to].node;
                 let left: BTreeSet<u16> = node.locks.keys().map(|name| slot_of(name)).collect();
@@ -189,7 +190,7 @@ impl Cluster {
                     if broken == Broken::HidesWhatStays {
                         answer.held = Millis::ZERO;
                     }
-                    let text = SlotMessage::Answer { at, answer }.to_string();
+                    let text = SlotMessage::Answer { number, answer }.to_string();
                     self.send(to, from, Mail::Text(text));
                 }
             }
@@ -199,8 +200,8 @@ impl Cluster {
     pub(super) fn ask_others(&mut self, at: usize) {
         let node = &mut self.masters[at].node;
         let asked_at = node.clocks().now;
-        for Question { master, slots } in node.engine.questions(asked_at) {
-            let text = SlotMessage::Question { at: asked_at, slots }.to_string();
+        for Question { master, number, slots } in node.engine.questions(asked_at) {
+            let text = SlotMessage::Question { number, slots }.to_string();
             self.send(at, number_of(&master), Mail::Text(text));
         }
     }
