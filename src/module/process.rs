@@ -187,10 +187,11 @@ impl Process {
         if loaded.lock.is_held(now) {
             self.names_changed(now)?;
         }
-        match self.node.admit(&loaded.lock, loaded.floor) {
-            Ok(()) => Ok(()),
-            Err(ceilings) => self.persist(ceilings),
+        // What was written in the background may not be enough.
+        while let Err(ceilings) = self.node.admit(&loaded.lock, loaded.floor) {
+            self.persist(ceilings)?;
         }
+        Ok(())
     }
 
     /// Takes a lock from a dump or a data set. If the node grants already, ceilings that cover the

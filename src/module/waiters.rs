@@ -436,7 +436,9 @@ fn woken(context: &mut Context<'_>) {
             if place > 0 && started.elapsed() >= SLICE {
                 process::with(server, |process| process.node.line_changed((database, &name)));
             } else if context.select(database) {
-                serve(context, &name, None);
+                let place = (database, &*name);
+                let look = process::with(server, |process| process.node.look_of_ring(place));
+                look_at(context, &name, look);
             }
         }
     }

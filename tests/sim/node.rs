@@ -863,12 +863,8 @@ impl Node {
 
     /// Serves the line of a lock.
     fn serve_waiters(&mut self, name: &[u8]) {
-        self.settle_one(name);
-        self.carry_out();
-    }
-
-    fn settle_one(&mut self, name: &[u8]) {
         self.look_at(name, Look::default());
+        self.carry_out();
     }
 
     fn look_at(&mut self, name: &[u8], mut look: Look) {
@@ -951,7 +947,10 @@ impl Node {
             let batch = self.engine.next_batch(self.now());
             self.callers.tally.hung_up += (before - self.engine.waiters()) as u64;
             let Some(names) = batch else { break };
-            names.iter().for_each(|(_, name)| self.settle_one(name));
+            for (database, name) in names {
+                let look = self.engine.look_of_ring((database, &name));
+                self.look_at(&name, look);
+            }
         }
     }
 

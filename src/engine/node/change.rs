@@ -49,20 +49,34 @@ pub enum Change {
 }
 
 impl Change {
+    /// Whether a start after a crash no longer relies on the append-only file alone.
+    const fn relies_less(self) -> bool {
+        match self {
+            Change::NotAlwaysDurable | Change::Waits { .. } => true,
+            Change::Promoted { until, .. } => until.is_some(),
+            Change::Begun
+            | Change::NamesChanged { .. }
+            | Change::LeasesRemoved { .. }
+            | Change::Demoted
+            | Change::Longest(_)
+            | Change::DatedBy(_)
+            | Change::Stopped { .. } => false,
+        }
+    }
+
     /// Applies the change to the contents of the file.
     pub fn apply(self, saved: &mut Saved) {
+        saved.is_always_durable &= !self.relies_less();
         match self {
             Change::Begun => {}
             Change::Promoted { used, until } => {
                 saved.ceilings = saved.ceilings.max(used.plus_block());
-                saved.is_always_durable &= until.is_none();
                 saved.was_replica = false;
                 let until = until.unwrap_or_default();
                 saved.nothing_counts_until = saved.nothing_counts_until.max(until);
             }
             Change::Waits { until } => {
                 saved.ceilings.lease = saved.ceilings.lease.max(until);
-                saved.is_always_durable = false;
                 saved.nothing_counts_until = saved.nothing_counts_until.max(until);
             }
             Change::NamesChanged { until } | Change::LeasesRemoved { until } => {
@@ -70,7 +84,7 @@ impl Change {
             }
             Change::Demoted => saved.was_replica = true,
             Change::Longest(longest) => saved.longest = longest,
-            Change::NotAlwaysDurable => saved.is_always_durable = false,
+            Change::NotAlwaysDurable => {}
             Change::DatedBy(clocks) => {
                 saved.was_stepped = true;
                 saved.dating = clocks;
@@ -91,5 +105,6 @@ impl Node {
         if let (Change::DatedBy(clocks), true) = (change, is_said) {
             self.dating = clocks;
         }
+        self.is_always_durable &= !(is_said && change.relies_less());
     }
 }

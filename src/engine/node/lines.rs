@@ -67,6 +67,8 @@ struct Watched {
     line: Line,
     /// The lock need not be looked at up to this instant, such as the end of its lease.
     lock_until: Option<Instant>,
+    /// A holder has handed the lock over, and the next look at the line may grant it.
+    hands_over: bool,
     due: Option<Instant>,
 }
 
@@ -209,10 +211,25 @@ impl Lines {
     /// Notes until when a lock need not be looked at. The next [`Lines::with_line`] takes it into
     /// account.
     pub(super) fn set_lock_until(&mut self, database: u32, name: &[u8], until: Option<Instant>) {
-        let known = self.lines.get_mut(&database).and_then(|names| names.get_mut(name));
-        if let Some(watched) = known {
+        if let Some(watched) = self.watched((database, name)) {
             watched.lock_until = until;
         }
+    }
+
+    /// Notes that the next look that answers a ring hands the lock over.
+    pub(super) fn hand_over_later(&mut self, place: (u32, &[u8])) {
+        if let Some(watched) = self.watched(place) {
+            watched.hands_over = true;
+        }
+    }
+
+    /// Whether this look hands the lock over. The next one does not.
+    pub(super) fn is_to_hand_over(&mut self, place: (u32, &[u8])) -> bool {
+        self.watched(place).is_some_and(|watched| std::mem::take(&mut watched.hands_over))
+    }
+
+    fn watched(&mut self, (database, name): (u32, &[u8])) -> Option<&mut Watched> {
+        self.lines.get_mut(&database)?.get_mut(name)
     }
 
     /// Updates when a line must be looked at, and drops it if it is empty.

@@ -70,6 +70,8 @@ pub struct Node {
     have_names_changed: bool,
     /// The clocks by which leases are dated outside of the process.
     dating: Clocks,
+    /// Whether a start after a crash relies on the append-only file, and grants at once.
+    is_always_durable: bool,
     /// When the node last looked at the wall clock.
     looked_at: Instant,
     /// Whether the node was made a replica, where no client may wait.
@@ -107,6 +109,7 @@ impl Node {
             stage: Stage::Starting(None),
             have_names_changed: false,
             dating: Clocks { now: Instant::from_millis(0), wall: UnixTime::from_millis(0) },
+            is_always_durable: false,
             looked_at: Instant::from_millis(0),
             is_replica: false,
             lines: Lines::NONE,

@@ -30,7 +30,9 @@ pub enum Effect {
     Part(CallId, Parting),
     /// Call [`Node::rang`] at this instant; it replaces the one set before.
     SetAlarm(Instant),
-    /// Call [`Node::next_batch`] soon: in this turn of the event loop or the next.
+    /// Call [`Node::next_batch`] soon: in this turn of the event loop or the next, after all
+    /// commands of the turn. What is published then must not reach a client before the append-only
+    /// file has been written.
     Ring,
 }
 
@@ -74,6 +76,8 @@ pub struct Look {
     /// Whether a holder hands the lock over: the first in line may be granted it even if it is a
     /// ticket.
     hands_over: bool,
+    /// Whether it answers an [`Effect::Ring`].
+    is_of_ring: bool,
     steps: usize,
 }
 
@@ -369,6 +373,11 @@ impl Node {
         if std::mem::take(&mut look.hands_over)
             && let Some(grantee) = self.line(place).and_then(|line| line.first_to_grant(now))
         {
+            if self.is_always_durable && !look.is_of_ring {
+                self.lines.hand_over_later(place);
+                self.line_changed(place);
+                return self.over();
+            }
             return Turning::GrantTo(grantee);
         }
         let room = match look.availability {
@@ -581,6 +590,17 @@ impl Node {
     /// Notes that the caller answers an [`Effect::Ring`].
     pub fn answer_ring(&mut self) {
         self.is_ringing = false;
+    }
+
+    /// The look at a line of [`Node::next_batch`].
+    ///
+    /// A server may send what a command publishes before it has written what the command did to the
+    /// append-only file: to a client that has not read its earlier replies, or while a script goes
+    /// on. If a start after a crash relies on that file, a grant could be counted that a crash has
+    /// undone. So such a node makes the direct grants of a hand-over only here.
+    pub fn look_of_ring(&mut self, place: (u32, &[u8])) -> Look {
+        let hands_over = self.lines.is_to_hand_over(place);
+        Look { hands_over, is_of_ring: true, ..Look::default() }
     }
 
     /// Notes that the time of this turn is up, and some lines may still need a look.

@@ -139,6 +139,7 @@ impl Node {
         }
         let saved = start(found, loaded, recovery, &self.promises);
         self.dating = saved.dating;
+        self.is_always_durable = saved.is_always_durable;
         self.promises.keep(Ceilings::NONE);
         self.promises.recover(recovery);
         Some(Begun { saved, recovery, warning })
