@@ -151,6 +151,7 @@ impl Cluster {
                 let owner = master.owners[&slot];
                 if owner == NOBODY {
                     master.owners.insert(slot, to);
+                    master.waits_in.remove(&slot);
                     self.announce(to);
                     self.counts.given_up += 1;
                 } else if self.masters[owner].owners[&slot] == NOBODY {
