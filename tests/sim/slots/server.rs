@@ -53,8 +53,11 @@ impl Cluster {
                     // Time enough to hear which slots it has lost.
                     master.serves_from = master.serves_from.max(now + REJOINING);
                 }
+                let is_newer = said.epoch > master.epochs[said.owner];
+                if said.owner == from || is_newer {
+                    master.claimed[said.owner] = said.slots.iter().copied().collect();
+                }
                 if said.owner == from {
-                    self.masters[to].claimed[from] = said.slots.iter().copied().collect();
                     self.correct(to, &said);
                 }
                 let lost = self.masters[to].learn(to, said);
