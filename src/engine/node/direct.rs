@@ -1,7 +1,7 @@
 //! Direct grants: what a node keeps to grant the lock to a ticket without another request when a
 //! holder hands the lock over, and the grant.
 
-use super::{Acquired, Availability, Claim, ConnectionId, Lock, Node, Stop, Waiter};
+use super::{Acquired, Availability, Claim, ConnectionId, Lock, Look, Node, Stop, Waiter};
 use crate::engine::{Instant, Millis, Mode, Refusal, TOKEN_MAX, Ticket, Token};
 
 /// What a node needs, besides the token, to grant the lock to a ticket without another request.
@@ -91,6 +91,16 @@ impl Node {
         }
         let outcome = self.acquire(lock, Claim { token, ttl, mode }, label, now)?;
         Ok((outcome, self.availability(lock, now)))
+    }
+
+    /// The look at a line of [`Node::next_batch`].
+    ///
+    /// A server may send what a command publishes before it has written what the command did to the
+    /// append-only file: to a client that has not read its earlier replies, or while a script goes
+    /// on. If a start after a crash relies on that file, a grant could be counted that a crash has
+    /// undone. So such a node makes the direct grants of a hand-over only here.
+    pub fn look_of_ring(&mut self, place: (u32, &[u8])) -> Look {
+        Look::of_ring(self.lines.is_to_hand_over(place))
     }
 
     /// Notes that a ticket was granted the lock, and removes it from the line. `is_told`: the grant

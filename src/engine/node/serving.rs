@@ -87,6 +87,11 @@ impl Look {
         Look { availability, ..Look::default() }
     }
 
+    /// A look that answers an [`Effect::Ring`].
+    pub(super) fn of_ring(hands_over: bool) -> Look {
+        Look { hands_over, is_of_ring: true, ..Look::default() }
+    }
+
     /// The same after a release; `hands_over`: a holder hands the lock over with it.
     #[must_use]
     pub fn handing_over(self, hands_over: bool) -> Look {
@@ -590,17 +595,6 @@ impl Node {
     /// Notes that the caller answers an [`Effect::Ring`].
     pub fn answer_ring(&mut self) {
         self.is_ringing = false;
-    }
-
-    /// The look at a line of [`Node::next_batch`].
-    ///
-    /// A server may send what a command publishes before it has written what the command did to the
-    /// append-only file: to a client that has not read its earlier replies, or while a script goes
-    /// on. If a start after a crash relies on that file, a grant could be counted that a crash has
-    /// undone. So such a node makes the direct grants of a hand-over only here.
-    pub fn look_of_ring(&mut self, place: (u32, &[u8])) -> Look {
-        let hands_over = self.lines.is_to_hand_over(place);
-        Look { hands_over, is_of_ring: true, ..Look::default() }
     }
 
     /// Notes that the time of this turn is up, and some lines may still need a look.

@@ -853,8 +853,8 @@ mod tests {
         }
     }
 
-    /// Regression: the floor rose to the time alone, which was below the reported floor. A node that
-    /// was restarted in its wait did not know that floor any more (seed 2660021357).
+    /// Regression: the floor rose to the time alone, which was below the reported floor. A node
+    /// that was restarted in its wait did not know that floor any more (seed 2660021357).
     #[test]
     fn a_wait_begins_with_a_floor_as_high_as_the_reported_one() {
         let mut node = node();
