@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::{CallId, ConnectionId, Effect, Left, Line, Node, Parting, Queued, Waiter};
+use super::{CallId, ConnectionId, Effect, Left, Line, Node, Parting, Queued, Waiter, WaiterLimit};
 use crate::engine::{Fence, Histogram, Instant, Millis, Mode, Refusal};
 
 /// How many lines are looked at in one go, and how many waiters leave a line in one go.
@@ -382,6 +382,42 @@ impl Lines {
 }
 
 impl Node {
+    /// Whether anybody waits at this node.
+    #[inline]
+    pub fn has_lines(&self) -> bool {
+        self.lines.any()
+    }
+
+    /// How many wait at this node, and how many may: `max`.
+    pub fn waiter_limit(&self, max: usize) -> WaiterLimit {
+        WaiterLimit { waiters: self.waiters(), max }
+    }
+
+    /// How many wait at this node.
+    pub fn waiters(&self) -> usize {
+        self.lines.count()
+    }
+
+    /// How many wait at this node as readers.
+    pub fn waiting_readers(&self) -> usize {
+        self.lines.reader_count()
+    }
+
+    /// The line of a lock, if anybody waits.
+    pub fn line(&self, place: (u32, &[u8])) -> Option<&Line> {
+        self.lines.line(place.0, place.1)
+    }
+
+    /// The longest wait among the waiters that are first in their line.
+    pub fn longest_wait(&self, now: Instant) -> Millis {
+        self.lines.oldest().map_or(Millis::ZERO, |since| since.until(now))
+    }
+
+    /// How long waiters had waited when they were granted a lock.
+    pub fn waits(&self) -> &Histogram {
+        &self.lines.waits
+    }
+
     /// Refuses and removes writers' calls if the grant that would answer `calls` is a reader's.
     pub(super) fn refuse_upgrades(&mut self, calls: &mut Vec<Call>, mode: Mode) {
         calls.retain(|call| {

@@ -12,9 +12,9 @@
 use super::lines::{BATCH, Call, Granted, LockName};
 use super::{
     Acquired, Availability, CallId, Claim, ConnectionId, Grantee, Line, Lock, Node, Queued,
-    Released, Stop, Turn, Waiter, WaiterLimit,
+    Released, Stop, Turn, Waiter,
 };
-use crate::engine::{Fence, Histogram, Instant, Millis, Mode, Refusal, TOKEN_MAX, Ticket, Token};
+use crate::engine::{Fence, Instant, Millis, Mode, Refusal, TOKEN_MAX, Ticket, Token};
 
 /// How soon to look again while writes are paused, and nothing may be granted. A pause is short,
 /// and only a look tells that it is over.
@@ -151,44 +151,6 @@ impl NextCalls {
 }
 
 impl Node {
-    // --------------------------------------------------------------------------------- queries
-
-    /// Whether anybody waits at this node.
-    #[inline]
-    pub fn has_lines(&self) -> bool {
-        self.lines.any()
-    }
-
-    /// How many wait at this node, and how many may: `max`.
-    pub fn waiter_limit(&self, max: usize) -> WaiterLimit {
-        WaiterLimit { waiters: self.waiters(), max }
-    }
-
-    /// How many wait at this node.
-    pub fn waiters(&self) -> usize {
-        self.lines.count()
-    }
-
-    /// How many wait at this node as readers.
-    pub fn waiting_readers(&self) -> usize {
-        self.lines.reader_count()
-    }
-
-    /// The line of a lock, if anybody waits.
-    pub fn line(&self, place: (u32, &[u8])) -> Option<&Line> {
-        self.lines.line(place.0, place.1)
-    }
-
-    /// The longest wait among the waiters that are first in their line.
-    pub fn longest_wait(&self, now: Instant) -> Millis {
-        self.lines.oldest().map_or(Millis::ZERO, |since| since.until(now))
-    }
-
-    /// How long waiters had waited when they were granted a lock.
-    pub fn waits(&self) -> &Histogram {
-        &self.lines.waits
-    }
-
     /// The next effect, if there is one.
     #[inline]
     pub fn take_effect(&mut self) -> Option<Effect> {
@@ -616,7 +578,7 @@ impl Node {
 mod tests {
     use super::*;
     use crate::engine::node::Direct;
-    use crate::engine::{Clocks, Fencing, UnixTime};
+    use crate::engine::{Clocks, Fencing, UnixTime, WaiterLimit};
 
     const NOW: Instant = Instant::from_millis(1_000);
     const PLACE: (u32, &[u8]) = (0, b"lock");
