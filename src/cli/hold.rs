@@ -5,6 +5,7 @@ use nix::sys::signal::Signal;
 use super::args::Lock;
 use super::failure::{Failure, warn};
 use super::json::Json;
+use super::renewals::RenewalWatch;
 use super::signals::Signals;
 use super::values::Name;
 use super::{doubts, out, waiting};
@@ -29,7 +30,9 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
         return Err(unprinted.into());
     }
     drop(doubts::tell_doubles(&locker, args.json));
+    let mut renewals = RenewalWatch::new(&guard, (name, args.claim.ttl.length), args.json);
     tokio::select! {
+        never = renewals.tell() => match never {},
         signal = signals.next() => {
             if let Err(error) = guard.release().await {
                 return Err(doubts::of_release(&locker, name, error).await);

@@ -22,6 +22,7 @@ mod json;
 mod locks;
 mod metrics;
 mod out;
+mod renewals;
 mod rows;
 mod run;
 mod signals;

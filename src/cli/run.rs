@@ -15,6 +15,7 @@ use super::args::Run;
 use super::failure::{Failure, warn};
 use super::job::{Job, JobState, Watch};
 use super::out::Progress;
+use super::renewals::RenewalWatch;
 use super::signals::{self, Signals};
 use super::waiting::acquire;
 use super::{doubts, tie};
@@ -53,7 +54,8 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
             return Err(tie::not_started(&args.command[0], &error));
         }
     };
-    match attend(&mut job, &guard, &mut signals).await? {
+    let renewals = RenewalWatch::new(&guard, (&args.claim.name, args.claim.ttl.length), false);
+    match attend(&mut job, &guard, (&mut signals, renewals)).await? {
         Ok(code) => {
             job.take_keys_back();
             let signal = hold(&mut job, &guard, until, &mut signals).await;
@@ -109,7 +111,7 @@ fn cut_short(signal: i32, code: u8) -> Failure {
 async fn attend(
     job: &mut Job,
     guard: &Guard,
-    signals: &mut Signals,
+    (signals, mut renewals): (&mut Signals, RenewalWatch<'_>),
 ) -> std::io::Result<Result<u8, Lost>> {
     loop {
         tokio::select! {
@@ -129,6 +131,7 @@ async fn attend(
             },
             lost = guard.lost() => return Ok(Err(lost)),
             signal = signals.next() => job.pass_on(signal),
+            never = renewals.tell() => match never {},
         }
     }
 }

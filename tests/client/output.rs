@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -644,5 +644,31 @@ fn a_failed_attempt_leaves_nothing_on_the_node_that_granted_it() {
             fails(&nodes, &args, 121);
             assert_eq!(leases(&nodes[..1], "job"), 0, "{args:?}");
         }
+    }
+}
+
+/// Nothing was said before the lock was lost, although its renewals had failed for long.
+#[test]
+fn whoever_holds_a_lock_is_told_that_it_cannot_be_renewed_and_that_it_is_again() {
+    let nodes = nodes(3);
+    for args in [&["lock", "job", "--ttl", "12s"][..], &["run", "job", "--ttl", "12s", "--", "cat"]] {
+        let mut command = lockmod(&nodes, args);
+        command.stdin(Stdio::piped());
+        let mut child = start(command);
+        let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        wait_until("it is held", || leases(&nodes, "job") == 3);
+        nodes[1..].iter().for_each(Server::pause);
+        let said = told.next().unwrap();
+        assert!(said.starts_with("lockmod: lock 'job' cannot be renewed: 1 of 3 nodes"), "{said}");
+        let silent = format!(
+            "127.0.0.1:{}, 127.0.0.1:{}; it is held for ",
+            nodes[1].port(),
+            nodes[2].port()
+        );
+        assert!(said.contains(&silent) && said.ends_with("s more"), "{said}");
+        nodes[1..].iter().for_each(Server::resume);
+        assert_eq!(told.next().unwrap(), "lockmod: lock 'job' is renewed again");
+        signal(&child, Signal::TERM);
+        child.wait().unwrap();
     }
 }
