@@ -115,13 +115,15 @@ pub(super) fn unknown_slots(node: &NodeSurvey) -> Option<String> {
     })
 }
 
-/// Whether a quorum of nodes has answered that would know of a lease.
+/// Whether a quorum of nodes has answered that would know of a lease, and shown all locks.
 pub(super) fn is_certain(survey: &Survey) -> bool {
     let knows = |node: &&NodeSurvey| {
         let is_master = node.status.as_ref().is_ok_and(|told| told.is_master);
         is_master && doubt(node).is_none() && unknown_slots(node).is_none()
     };
-    Quorum::is_majority(survey.nodes.iter().filter(knows).count(), survey.nodes.len())
+    let is_majority =
+        Quorum::is_majority(survey.nodes.iter().filter(knows).count(), survey.nodes.len());
+    is_majority && survey.hidden == 0
 }
 
 /// The warning about a node with this state, if it may not know who holds a lock.

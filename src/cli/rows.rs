@@ -316,6 +316,12 @@ pub(super) fn rest(survey: &Survey, option: Option<&str>) -> Vec<String> {
         let (count, max) = (survey.unnamed, NAME_MAX);
         told.push(format!("locks with names of more than {max} bytes are not shown: {count}"));
     }
+    if survey.hidden > 0 {
+        let count = survey.hidden;
+        told.push(format!(
+            "locks that the user may not look at, for want of rights, are not shown: {count}"
+        ));
+    }
     for node in &survey.given_up {
         let node = shown(node.as_bytes());
         let text = "so many free locks or other keys that the search was given up";

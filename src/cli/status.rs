@@ -145,7 +145,12 @@ fn json(survey: &Survey) -> Json {
         ("granting", Json::Number(survey.granting() as u64)),
         ("nodes", Json::List(nodes.collect())),
         ("locks", Json::List(locks.collect())),
-        ("cut", Json::Bool(survey.is_cut || !survey.given_up.is_empty() || survey.unnamed > 0)),
+        (
+            "cut",
+            Json::Bool(
+                survey.is_cut || !survey.given_up.is_empty() || survey.unnamed + survey.hidden > 0,
+            ),
+        ),
     ])
 }
 
@@ -293,6 +298,7 @@ mod tests {
             is_cut: false,
             given_up: Vec::new(),
             unnamed: 0,
+            hidden: 0,
             counted_max: crate::engine::Fence::MAX,
         };
         let full = format!("unreachable: {state}");

@@ -172,8 +172,9 @@ impl Address {
     pub(super) async fn connect(&self, channel: &[u8]) -> Result<Login, NoReply> {
         let stream = self.open().await.map_err(broken)?;
         self.log_in(stream, channel).await.map_err(|failure| match failure {
-            // A TLS port fails like this, because it expects a handshake.
-            NoReply::Unreachable(text) if self.is_plain_tcp() => {
+            // A TLS port fails like this, because it expects a handshake. (A master that a Sentinel
+            // or a Cluster has named is not reached over TLS by mistake.)
+            NoReply::Unreachable(text) if self.is_plain_tcp() && !self.must_be_master => {
                 NoReply::Unreachable(format!("{text}; for TLS write rediss://").into())
             }
             failure => failure,

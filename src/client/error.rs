@@ -88,6 +88,9 @@ impl fmt::Display for AcquireError {
         if is_slow && matches!(self, AcquireError::NoQuorum(_)) {
             write!(f, "; each node had {} to answer: {SLOW}", Length(report.timeout))?;
         }
+        if report.nodes.iter().any(|node| node.vote == Vote::WrongType) {
+            f.write_str("; something else, such as another lock library, uses this name")?;
+        }
         Ok(())
     }
 }
@@ -342,7 +345,7 @@ impl fmt::Display for BuildError {
             BuildError::BadUrl { position, problem } => write!(
                 f,
                 "node {position} has no usable URL, {problem}. Write redis://host:port, \
-                 rediss://user:password@host:port/db, unix:///path or \
+                 rediss://user:password@host:port/db, unix:///path, \
                  redis+sentinel://host:port,host:port/group or redis+cluster://host:port,host:port"
             ),
             BuildError::BadOption(text) => f.write_str(text),

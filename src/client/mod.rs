@@ -90,8 +90,10 @@ pub use settings::{LockerBuilder, NAME_MAX};
 #[cfg(feature = "cli")]
 pub(crate) use settings::{TIMEOUTS_PER_TTL, TTL_MIN};
 pub use survey::{LockSurvey, NodeStatus, NodeSurvey, ReplicaStatus, SlotShare, Support, Survey};
+#[doc(hidden)]
+pub use vote::Summary;
 #[cfg(feature = "cli")]
-pub(crate) use vote::{Group, Holders, Length, Share, Summary};
+pub(crate) use vote::{Group, Holders, Length, Share};
 pub use vote::{NodeReport, Vote};
 
 // Needed to simulate the client, and by the packages for other languages. Not part of the public

@@ -271,7 +271,7 @@ fn listed(servers: &str) -> impl Iterator<Item = Result<&str, String>> {
     let is_list = servers.contains(',');
     servers.split(',').map(str::trim).map(move |server| match server {
         "" if is_list => {
-            Err("a server in its list is empty: is there a comma too many?".to_owned())
+            Err("a server in its list is empty: there may be a comma too many".to_owned())
         }
         server => Ok(server),
     })
@@ -349,7 +349,9 @@ fn database(text: &str) -> Result<i64, String> {
 /// Checks a URL for the mistakes that can be told apart.
 fn check(url: &str) -> Result<(), String> {
     if url.is_empty() {
-        return Err("it is empty: is a variable not set, or a comma too many?".to_owned());
+        return Err(
+            "it is empty: perhaps a variable is not set, or there is a comma too many".to_owned()
+        );
     }
     check_blanks(url)?;
     let start = || "it does not begin with a scheme and ://, as redis://".to_owned();

@@ -54,6 +54,8 @@ pub(super) struct Locks {
     pub(super) is_given_up: bool,
     /// How many have names that are too long to be read.
     pub(super) unnamed: u64,
+    /// How many the user may not look at.
+    pub(super) hidden: u64,
 }
 
 impl Locks {
@@ -63,6 +65,7 @@ impl Locks {
         self.is_cut |= other.is_cut;
         self.is_given_up |= other.is_given_up;
         self.unnamed += other.unnamed;
+        self.hidden += other.hidden;
     }
 }
 
@@ -130,7 +133,9 @@ impl Locker {
             locks.unnamed += page.unnamed;
             seen.locks += page.unnamed;
             let names = std::mem::take(&mut page.names);
-            let told = self.told(server, names).await?;
+            let (told, hidden) = self.told(server, names).await?;
+            locks.hidden += hidden;
+            seen.locks += hidden;
             let now = self.core().world.now();
             for (name, info) in told {
                 // SCAN may repeat itself.
@@ -172,24 +177,25 @@ impl Locker {
         Ok(page)
     }
 
-    /// A node's descriptions of these locks.
+    /// A node's descriptions of these locks, and how many the user may not look at.
     async fn told(
         &self,
         server: &AskedServer,
         names: Vec<Vec<u8>>,
-    ) -> Result<Vec<(Vec<u8>, LockInfo)>, Vote> {
+    ) -> Result<(Vec<(Vec<u8>, LockInfo)>, u64), Vote> {
         let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
         let told = names.into_iter().zip(self.ask(server, &asks).await?);
-        let mut found = Vec::new();
+        let (mut found, mut hidden) = (Vec::new(), 0);
         for (name, reply) in told {
             match lock_info(&reply) {
                 Ok(info) => found.push((name, info)),
                 Err(garbled @ Vote::Garbled(_)) => return Err(garbled),
+                Err(Vote::NoPermission(_)) => hidden += 1,
                 // It may be gone, or no longer be a lock.
                 Err(_) => {}
             }
         }
-        Ok(found)
+        Ok((found, hidden))
     }
 }
 

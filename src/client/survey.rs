@@ -45,6 +45,9 @@ pub struct Survey {
     /// How many locks are left out because their names are longer than
     /// [`NAME_MAX`](super::NAME_MAX), on the node with most of them.
     pub unnamed: u64,
+    /// How many locks are left out because the user may not look at them (`LOCK.INFO` on their
+    /// keys), on the node with most of them.
+    pub hidden: u64,
     /// The highest fence that clients count for sure: 4 weeks ahead of the local clock.
     pub counted_max: Fence,
 }
@@ -370,12 +373,14 @@ impl Locker {
             is_cut: false,
             given_up: Vec::new(),
             unnamed: 0,
+            hidden: 0,
             counted_max: Fence::highest_counted(self.core().world.wall()),
         };
         for (index, (node, (status, locks))) in names.iter().zip(answers).enumerate() {
             survey.is_cut |= locks.is_cut;
             survey.given_up.extend(locks.is_given_up.then(|| Arc::clone(node)));
             survey.unnamed = survey.unnamed.max(locks.unnamed);
+            survey.hidden = survey.hidden.max(locks.hidden);
             for (name, info) in locks.found {
                 let lock = survey.locks.entry(name).or_default();
                 lock.nodes.resize(names.len(), None);
@@ -608,6 +613,7 @@ mod tests {
             is_cut: false,
             given_up: Vec::new(),
             unnamed: 0,
+            hidden: 0,
             counted_max: Fence::MAX,
         }
     }

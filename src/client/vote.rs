@@ -237,7 +237,7 @@ impl Vote {
             Vote::Unavailable(_) => "not serving",
             Vote::ModuleMissing => "without the module",
             Vote::NoPermission(_) => "denied access",
-            Vote::WrongType => "not a lock",
+            Vote::WrongType => "with another type at the key",
             Vote::Refused(_) => "refused",
             Vote::NoPlace(text) if code::meaning_of(text) == Meaning::Full => "full",
             Vote::NoPlace(_) => "without a place in line",
@@ -444,7 +444,8 @@ const NAMED_MAX: usize = 3;
 
 /// All votes in one line: holders first, then every other kind of vote with its count. If something
 /// is wrong with some of the nodes, or with the only one, their names follow.
-pub(crate) struct Summary<'a>(pub(crate) &'a [NodeReport]);
+#[derive(Debug)]
+pub struct Summary<'a>(pub &'a [NodeReport]);
 
 impl Summary<'_> {
     fn write_holders(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {

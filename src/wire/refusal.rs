@@ -123,8 +123,11 @@ impl fmt::Display for Refusal {
                 write!(f, "and no longer lease: {cause}")
             }
             Refusal::NoAuthority { supporters, needed } => {
-                write!(f, " {supporters} of the {needed} replicas needed support this master; ")?;
-                f.write_str("another may have replaced it")
+                write!(f, " {supporters} of the {needed} replicas needed support this master")?;
+                f.write_str(match supporters < needed {
+                    true => "; another may have replaced it",
+                    false => ", but not for long enough yet",
+                })
             }
             Refusal::SlotMoving { slot } => {
                 write!(f, " slot {slot} is moving, and its other master has not answered yet")

@@ -651,7 +651,8 @@ fn a_failed_attempt_leaves_nothing_on_the_node_that_granted_it() {
 #[test]
 fn whoever_holds_a_lock_is_told_that_it_cannot_be_renewed_and_that_it_is_again() {
     let nodes = nodes(3);
-    for args in [&["lock", "job", "--ttl", "12s"][..], &["run", "job", "--ttl", "12s", "--", "cat"]] {
+    for args in [&["lock", "job", "--ttl", "12s"][..], &["run", "job", "--ttl", "12s", "--", "cat"]]
+    {
         let mut command = lockmod(&nodes, args);
         command.stdin(Stdio::piped());
         let mut child = start(command);

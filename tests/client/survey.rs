@@ -64,6 +64,13 @@ fn status_says_that_its_user_may_not_search_before_there_is_a_lock() {
     assert!(said.contains("'scan'"), "{said}");
     let (code, said) = status("+scan");
     assert_eq!(code, Some(0), "{said}");
+    // Regression: locks whose keys the user may not read were not held, by all overviews.
+    nodes[0].run("LOCK.ACQUIRE mine token 60000").unwrap();
+    let (code, said) = status("resetkeys ~other*");
+    let hidden = "locks that the user may not look at, for want of rights, are not shown: 1";
+    assert!(code == Some(0) && said.contains(hidden), "{said}");
+    let output = lockmod(&[], &["list", "--nodes", &url]).output().unwrap();
+    assert!(text(&output.stderr).contains(hidden), "{output:?}");
 }
 
 /// Regression: `list` counted all leases, and `status` those with the highest fence.

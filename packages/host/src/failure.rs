@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockmod::client::{
     AcquireError, AcquireReport, BuildError, ExtendError, InShort, Lost, NodeReport, ReleaseError,
-    Vote,
+    Summary, Vote,
 };
 
 use crate::settings::Unit;
@@ -160,6 +160,21 @@ impl Failure {
     pub(crate) fn over_tls(mut self, has_tls: bool) -> Failure {
         if has_tls && self.nodes.iter().any(|said| said.vote == Vote::TimedOut.word()) {
             self.text += "; a port without TLS never answers rediss://";
+        }
+        self
+    }
+
+    /// The same about this lock.
+    pub(crate) fn of_lock(mut self, name: &[u8]) -> Failure {
+        self.text = format!("lock '{}': {}", InShort(name), self.text);
+        self
+    }
+
+    /// The same with the nodes' votes on the last extension, if too few confirmed it.
+    pub(crate) fn with_votes(mut self, nodes: &[NodeReport]) -> Failure {
+        if !nodes.is_empty() {
+            self.text = format!("{}: {}", self.text, Summary(nodes));
+            self.nodes = votes(nodes);
         }
         self
     }

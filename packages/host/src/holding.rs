@@ -75,14 +75,15 @@ impl Inside {
 
     /// The failure of a call whose lease has ended.
     fn lost(&self, lost: Lost, unit: Unit) -> Failure {
-        Failure::lost(lost, &self.name, self.fence).spelled(unit)
+        let nodes = self.look(|guard| guard.unconfirmed()).unwrap_or_default();
+        Failure::lost(lost, &self.name, self.fence).with_votes(&nodes).spelled(unit)
     }
 
     /// The failure of an extension.
     fn not_extended(&self, error: ExtendError, unit: Unit) -> Failure {
         match error {
             ExtendError::Lost(lost) => self.lost(lost, unit),
-            error => Failure::from(error).spelled(unit),
+            error => Failure::from(error).of_lock(&self.name).spelled(unit),
         }
     }
 
@@ -263,7 +264,10 @@ impl Holding {
             let Some((guard, ended)) = given_up else { return Ok(()) };
             let _alone = inside.in_use.write().await;
             let released = match Arc::into_inner(guard) {
-                Some(guard) => guard.release().await.map_err(Failure::from),
+                Some(guard) => guard
+                    .release()
+                    .await
+                    .map_err(|error| Failure::from(error).of_lock(&inside.name)),
                 // PROOF: extensions drop theirs before they let go of `in_use`.
                 None => unreachable!("an extension that is over has dropped its guard"),
             };

@@ -264,6 +264,7 @@ mod tests {
             is_cut: false,
             given_up: Vec::new(),
             unnamed: 0,
+            hidden: 0,
             counted_max: Fence::MAX,
         }
     }
