@@ -317,7 +317,8 @@ class Redlock extends EventEmitter {
     const votesAgainst = new Map()
     votes.forEach((vote, node) => {
       if (vote.vote === 'granted' || vote.vote === 'confirmed') return
-      const text = `${resources.join(', ')}: ${vote.text} (${vote.node})`
+      const said = vote.vote === 'not_held' ? 'no longer held' : vote.text
+      const text = `${resources.join(', ')}: ${said} (${vote.node})`
       const error = vote.vote === 'held' ? new ResourceLockedError(text) : new Error(text)
       votesAgainst.set(clients[node] ?? vote.node, error)
       this.emit('error', error)
@@ -405,8 +406,8 @@ function merge(settings, changes) {
 function listed(clients) {
   if (typeof clients === 'object' && clients !== null && Symbol.iterator in clients) return [...clients]
   // Not the value: it may have a password.
-  const kind = /** @type {any} */ (clients)?.constructor?.name ?? String(clients)
-  throw new OptionError(`the clients are of the kind ${kind}: give a list of clients or URLs, or a Locker`)
+  const what = clients === undefined ? 'missing' : 'not a list'
+  throw new OptionError(`the clients are ${what}: give a list of clients or URLs, or a Locker`)
 }
 
 /** @param {Client} client */

@@ -164,9 +164,11 @@ impl Failure {
         self
     }
 
-    /// The same about this lock.
+    /// The same about this lock, unless an option is wrong.
     pub(crate) fn of_lock(mut self, name: &[u8]) -> Failure {
-        self.text = format!("lock '{}': {}", InShort(name), self.text);
+        if self.kind != Kind::Option {
+            self.text = format!("lock '{}': {}", InShort(name), self.text);
+        }
         self
     }
 

@@ -115,7 +115,8 @@ impl Unit {
 
     /// A length of time, in this unit.
     pub fn count(self, length: Duration) -> f64 {
-        length.as_secs_f64() * self.in_a_second()
+        // A fraction of a millisecond that a float cannot express would show.
+        length.as_micros() as f64 * self.in_a_second() / 1e6
     }
 }
 

@@ -25,7 +25,7 @@ function server(client) {
   } catch (why) {
     if (!(why instanceof Unclear)) throw why
     throw new OptionError(
-      `${client?.constructor?.name} does not tell which server it is for, because ${why.message}: give a URL` +
+      `a client does not tell which server it is for, because ${why.message}: give a URL` +
         ' (redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://) or a Locker',
     )
   }
