@@ -47,6 +47,8 @@ impl Cluster {
         if !is_agreed || !leaves && (is_busy || !decides) {
             return;
         }
+        // All have had the time to look whose it is.
+        (0..MASTERS).for_each(|other| self.look(other));
         self.moves.retain(|one| one.slot != slot);
         self.note(at, &format!("gives slot {slot} up"));
         for master in &mut self.masters {
