@@ -9,22 +9,13 @@ use super::renewals::RenewalWatch;
 use super::signals::Signals;
 use super::values::Name;
 use super::{doubts, out, waiting};
+use crate::client::Fence;
 
 pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
     let (name, locker) = (&args.claim.name, args.claim.builder(args.wait)?.build()?);
     let mut signals = Signals::new()?.or_closed_pipe()?;
     let guard = waiting::acquire(&locker, &args.claim, &mut signals, args.json).await?;
-    let told = if args.json {
-        let fields = [
-            ("fence", Json::Number(guard.fence().get())),
-            ("shared", Json::Bool(args.claim.shared)),
-        ];
-        out::line(Json::of_lock(&name.0, fields))
-    } else {
-        let (fence, reader) = (guard.fence(), if args.claim.shared { " as a reader" } else { "" });
-        out::line(format_args!("holding '{name}'{reader} with fence {fence}; Ctrl-C releases it"))
-    };
-    if let Err(unprinted) = told {
+    if let Err(unprinted) = tell_held(&args, guard.fence()) {
         // Without the output, the user would not know that the lock is held.
         drop(guard.release().await);
         return Err(unprinted.into());
@@ -50,6 +41,17 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
             Err(failure)
         }
     }
+}
+
+/// Reports that the lock is held.
+fn tell_held(args: &Lock, fence: Fence) -> Result<(), out::Unprinted> {
+    let (name, shared) = (&args.claim.name, args.claim.shared);
+    if args.json {
+        let fields = [("fence", Json::Number(fence.get())), ("shared", Json::Bool(shared))];
+        return out::line(Json::of_lock(&name.0, fields));
+    }
+    let reader = if shared { " as a reader" } else { "" };
+    out::line(format_args!("holding '{name}'{reader} with fence {fence}; Ctrl-C releases it"))
 }
 
 /// Reports that the lock is released.

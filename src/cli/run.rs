@@ -54,8 +54,7 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
             return Err(tie::not_started(&args.command[0], &error));
         }
     };
-    let renewals = RenewalWatch::new(&guard, (&args.claim.name, args.claim.ttl.length), false);
-    match attend(&mut job, &guard, (&mut signals, renewals)).await? {
+    match attend(&mut job, &guard, &args, &mut signals).await? {
         Ok(code) => {
             job.take_keys_back();
             let signal = hold(&mut job, &guard, until, &mut signals).await;
@@ -111,8 +110,11 @@ fn cut_short(signal: i32, code: u8) -> Failure {
 async fn attend(
     job: &mut Job,
     guard: &Guard,
-    (signals, mut renewals): (&mut Signals, RenewalWatch<'_>),
+    args: &Run,
+    signals: &mut Signals,
 ) -> std::io::Result<Result<u8, Lost>> {
+    let lease = (&args.claim.name, args.claim.ttl.length);
+    let mut renewals = RenewalWatch::new(guard, lease, false);
     loop {
         tokio::select! {
             biased;

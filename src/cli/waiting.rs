@@ -92,7 +92,7 @@ async fn in_the_way(locker: &Locker, name: &Name) -> Vec<String> {
 /// The line for a waiting person: first who holds the lock, then how many wait, and the time. If it
 /// is too long, the name of the lock, which the person knows, is shortened first, then the label.
 fn line(name: &Name, in_line: &str, nodes: &[NodeInfo], room: usize) -> String {
-    let (holder, told) = match (troubles(nodes), held(nodes)) {
+    let (holder, told) = match (troubles(nodes, name, room), held(nodes)) {
         (Some(troubles), _) => (String::new(), troubles),
         (None, Some((holder, time))) => (holder, format!("{in_line}{time}")),
         // It is free at this moment.
@@ -128,9 +128,10 @@ fn held(nodes: &[NodeInfo]) -> Option<(String, String)> {
     Some((holders, format!("up to {left} more")))
 }
 
-/// Why too few nodes grant for a quorum; `None` if there is a quorum. Who holds the lock on the
-/// others does not matter then: it may be this attempt itself.
-fn troubles(nodes: &[NodeInfo]) -> Option<String> {
+/// Why too few nodes grant for a quorum, and which nodes those are if there is room; `None` if
+/// there is a quorum. Who holds the lock on the others does not matter then: it may be this attempt
+/// itself.
+fn troubles(nodes: &[NodeInfo], name: &Name, room: usize) -> Option<String> {
     let report = |node: &NodeInfo| trouble(node).map(|vote| node.report(vote));
     let reports: Vec<NodeReport> = nodes.iter().filter_map(report).collect();
     if Quorum::is_majority(nodes.len() - reports.len(), nodes.len()) {
@@ -140,11 +141,22 @@ fn troubles(nodes: &[NodeInfo]) -> Option<String> {
         return Some("no answer yet".to_owned());
     }
     let groups = Group::all(&reports);
-    let told = groups.iter().enumerate().map(|(index, group)| match index {
-        0 => format!("{} {}", Share(group.count(), nodes.len()), group.vote),
-        _ => format!("{} {}", group.count(), group.vote),
-    });
-    Some(told.collect::<Vec<_>>().join("; "))
+    let told = |with_names: bool| {
+        let told = groups.iter().enumerate().map(|(index, group)| {
+            let count = match index {
+                0 => Share(group.count(), nodes.len()).to_string(),
+                _ => group.count().to_string(),
+            };
+            // All nodes need no names, but the only one may be one of many masters.
+            let is_named = with_names && (group.count() < nodes.len() || nodes.len() == 1);
+            let names = if is_named { format!(" ({})", group.names()) } else { String::new() };
+            format!("{count} {}{names}", group.vote)
+        });
+        told.collect::<Vec<_>>().join("; ")
+    };
+    let named = told(true);
+    let is_short = width(&format!("waiting for '{name}': {named}")) <= room;
+    Some(if is_short { named } else { told(false) })
 }
 
 /// Why a node grants nothing.
@@ -189,10 +201,12 @@ mod tests {
         assert_eq!(told(&[silent(), node(0), node(0)]), held);
         let down = || NodeInfo::new("n".into(), Err(Vote::Unreachable("refused".into())));
         let waiting = "waiting for 'job': ";
-        let reason = "2 of 3 nodes unreachable: refused; 1 timed out";
+        let reason = "2 of 3 nodes unreachable: refused (n, n); 1 timed out (n)";
         assert_eq!(told(&[down(), silent(), down()]), format!("{waiting}{reason}"));
+        let reason = "1 of 1 node unreachable: refused (n)";
+        assert_eq!(told(&[down()]), format!("{waiting}{reason}"));
         // The lease on the remaining node is this attempt's own.
-        let reason = "2 of 3 nodes unreachable: refused";
+        let reason = "2 of 3 nodes unreachable: refused (n, n)";
         assert_eq!(told(&[down(), node(0), down()]), format!("{waiting}{reason}"));
         let mut away = node(0);
         if let Ok(info) = &mut away.info {
@@ -220,6 +234,8 @@ mod tests {
             told.ends_with("2 of 3 nodes unreachable: refused; 1 unreachable: no route"),
             "{told}"
         );
+        let told = line(&Name(b"job".to_vec()), "", &nodes, 90);
+        assert!(told.ends_with("refused (n, n); 1 unreachable: no route (n)"), "{told}");
     }
 
     /// At 80 columns the time came after a long label, and was cut off; later the holder came after

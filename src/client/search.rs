@@ -129,13 +129,11 @@ impl Locker {
         let mut new_at = self.core().world.now();
         while !wanted.is_met(&seen) {
             let mut page = self.page(server, &cursor).await?;
-            // SCAN may list some of these twice; without names, they are counted twice.
-            locks.unnamed += page.unnamed;
-            seen.locks += page.unnamed;
             let names = std::mem::take(&mut page.names);
             let (told, hidden) = self.told(server, names).await?;
-            locks.hidden += hidden;
-            seen.locks += hidden;
+            // SCAN may list some of these twice; without names, they are counted twice.
+            locks.add(Locks { unnamed: page.unnamed, hidden, ..Locks::default() });
+            seen.locks += page.unnamed + hidden;
             let now = self.core().world.now();
             for (name, info) in told {
                 // SCAN may repeat itself.

@@ -429,7 +429,7 @@ impl<'a> Group<'a> {
     }
 
     /// The names of these nodes, shortened.
-    fn names(&self) -> String {
+    pub(crate) fn names(&self) -> String {
         let named = &self.nodes[..self.count().min(NAMED_MAX)];
         let names: Vec<String> = named.iter().map(|report| report.place()).collect();
         match self.count() - named.len() {

@@ -88,7 +88,7 @@ pub enum Came {
 
 /// The number of a question at this time. A clock of milliseconds takes 41 bits for 69 years.
 pub fn question_number(boot: u64, now: Instant) -> u64 {
-    (boot % (1 << 22) << 41).saturating_add(now.as_millis())
+    ((boot % (1 << 22)) << 41).saturating_add(now.as_millis())
 }
 
 /// Another node of the Cluster.
