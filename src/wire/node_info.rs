@@ -189,7 +189,7 @@ impl NodeFields {
         NodeFields(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
-    /// Combines the fields of two servers of one node, as [`NodeField::combination`] says.
+    /// Combines the fields of two servers of one node, as `NodeField::combination` says.
     pub fn with(&self, other: &NodeFields) -> NodeFields {
         let combined = |field: &NodeField| {
             let combined = self.combined(*field, other)?;

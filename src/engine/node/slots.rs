@@ -275,9 +275,8 @@ impl Slots {
                 }
                 Some((MoveStage::Leaves, _)) => drop(known[usize::from(is_left)].insert(slot)),
                 Some((MoveStage::Came, _)) | None => {
-                    let target = self.promised.get(&slot);
-                    let is_given = self.given.has(slot) && target.is_none_or(|to| *to == place);
-                    let is_known = is_left || is_given;
+                    let is_for_them = self.promised.get(&slot).is_none_or(|to| *to == place);
+                    let is_known = is_for_them && (is_left || self.given.has(slot));
                     if is_known && is_theirs && !self.own.has(slot) {
                         known[usize::from(is_left || has_locks(slot))].insert(slot);
                     }
@@ -917,6 +916,23 @@ mod tests {
         assert!(node.promises().floor() >= fence(7_000_000));
         node.see(&leaving(3, b"bb"), at(200));
         assert!(!node.decides_in(3) && node.unsettled_slots().is_empty(), "it leaves");
+    }
+
+    /// Regression: a master answered the one to which a slot had been on its way when it started,
+    /// although it was on its way to a third one when it was lost (seed 775383518).
+    #[test]
+    fn a_slot_that_was_on_its_way_to_a_third_master_is_not_answered_for() {
+        let mut node = Node::new();
+        node.join_cluster(BOOT);
+        node.see(&leaving(3, b"cc"), at(100));
+        ask(&mut node, (5, 0), (100, 101));
+        assert!(matches!(come(&mut node, 3, 101), Came::Decides(_)));
+        node.see(&leaving(3, b"bb"), at(200));
+        let nobody = Shares { own: vec![(0, 2), (4, 9)], ..shares(&[]) };
+        node.see(&nobody, at(300));
+        let others = vec![(b"cc".to_vec(), vec![(3, 3)])];
+        node.see(&Shares { others, ..nobody }, at(400));
+        assert!(node.asked(b"cc", &vec![(3, 3)], (at(400), LONGEST), |_| false).is_empty());
     }
 
     /// Regression: after a move that was called off, the old master did not know the fences and
