@@ -45,7 +45,8 @@ impl NodeInfo {
     }
 
     /// The node's name for people, with the master that was asked.
-    pub(crate) fn place(&self) -> String {
+    #[doc(hidden)]
+    pub fn place(&self) -> String {
         place(&self.node, self.master.as_deref())
     }
 
