@@ -56,6 +56,8 @@ impl Cluster {
     pub(super) fn start_again(&mut self, at: usize) {
         self.note(at, "starts");
         let now = Instant::now();
+        // What was on its way to the earlier process has nowhere to go.
+        self.mail.retain(|letter| letter.to != at);
         let master = &mut self.masters[at];
         master.is_to_start_at = None;
         master.node.start_again();
