@@ -163,13 +163,11 @@ impl Failure {
             return;
         }
         let node = |report: &NodeReport| {
-            let master = report.master.as_deref().map(|master| ("master", Json::text(master)));
-            let vote = [
-                ("vote", Json::text(report.vote.word())),
-                ("text", Json::text(report.vote.to_string())),
-            ];
-            let node = [("node", Json::text(&*report.node))];
-            Json::Object(node.into_iter().chain(master).chain(vote).collect())
+            let mut fields = vec![("node", Json::text(&*report.node))];
+            fields.extend(Json::of_master(report.master.as_deref()));
+            fields.push(("vote", Json::text(report.vote.word())));
+            fields.push(("text", Json::text(report.vote.to_string())));
+            Json::Object(fields)
         };
         out::complain(Json::Object(vec![
             ("error", Json::text(self.word())),

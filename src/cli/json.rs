@@ -50,6 +50,11 @@ impl Json {
         std::iter::once(label).chain(raw)
     }
 
+    /// The master that a node's answer is from, if it is known.
+    pub(super) fn of_master(master: Option<&str>) -> Option<(&'static str, Json)> {
+        master.map(|master| ("master", Json::text(master)))
+    }
+
     pub(super) fn millis(length: Option<Duration>) -> Json {
         let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
         length.map_or(Json::Null, |length| Json::Number(millis(length)))

@@ -310,8 +310,7 @@ pub(super) async fn info(args: ByName) -> Result<(), Failure> {
     if args.json {
         let fields = |node: &NodeInfo| {
             let mut fields = info_fields(&node.node, &node.info);
-            let master = node.master.as_deref().map(|master| ("master", Json::text(master)));
-            fields.splice(1..1, master);
+            fields.splice(1..1, Json::of_master(node.master.as_deref()));
             Json::Object(fields)
         };
         let nodes = nodes.iter().map(fields);

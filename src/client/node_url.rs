@@ -265,7 +265,6 @@ fn server_of(
     tcp(&url.map_err(|error| error.to_string())?, port)
 }
 
-/// Servers of a Cluster: `[user:password@]h1:7000,h2:7000`.
 /// The servers of a list, of which none may be empty.
 fn listed(servers: &str) -> impl Iterator<Item = Result<&str, String>> {
     let is_list = servers.contains(',');
@@ -277,6 +276,7 @@ fn listed(servers: &str) -> impl Iterator<Item = Result<&str, String>> {
     })
 }
 
+/// Servers of a Cluster: `[user:password@]h1:7000,h2:7000`.
 fn cluster(parts: &Parts<'_>) -> Result<NodeUrl, String> {
     let (servers, path) = parts.place.split_once('/').unwrap_or((parts.place, ""));
     if !matches!(path, "" | "0") {

@@ -486,7 +486,7 @@ impl Locker {
                     code::CLUSTERDOWN.says("its Cluster is down").into(),
                 ));
             }
-            match replies.last() {
+            match replies.last().filter(|_| locks_max > 0) {
                 Some(Reply::Error(error)) if code::meaning_of(error) == Meaning::Forbidden => {
                     Err(error_vote(error))
                 }

@@ -59,6 +59,12 @@ async fn each_lock_is_at_the_master_of_its_slot_and_a_survey_finds_all() {
     }
     connected(&locker).await;
     assert!(locker.owing().is_empty());
+    // Whether the Cluster is down is asked besides, and a user need not have the right to that.
+    for master in &cluster.masters {
+        master.run("ACL SETUSER few on >secret ~* &* +@all -cluster|info").unwrap();
+    }
+    let few = builder(&[cluster.url().replace("//", "//few:secret@")]).build().unwrap();
+    assert!(few.survey(0).await.nodes[0].status.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

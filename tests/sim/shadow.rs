@@ -217,12 +217,7 @@ impl Shadow {
             let was_undone = earlier.as_ref().is_some_and(|earlier| earlier.is_undone);
             let spent_at = earlier.map_or(now, |earlier| earlier.spent_at);
             claim.deleted = Some(Deletion {
-                spent_at: claim
-                    .votes
-                    .values()
-                    .copied()
-                    .max()
-                    .map_or(spent_at, |it| it.max(spent_at)),
+                spent_at: claim.votes.values().copied().fold(spent_at, Instant::max),
                 granted_again: BTreeSet::new(),
                 is_undone: was_undone || !is_recorded,
             });
