@@ -53,10 +53,11 @@ impl Cluster {
                     // Time enough to hear which slots it has lost.
                     master.serves_from = master.serves_from.max(now + REJOINING);
                 }
-                let is_newer = said.epoch > master.epochs[said.owner];
-                if said.owner == from || is_newer {
-                    master.claimed[said.owner] = said.slots.iter().copied().collect();
+                // What a third master says of it counts only with a later epoch.
+                if said.owner != from && said.epoch <= master.epochs[said.owner] {
+                    return;
                 }
+                master.claimed[said.owner] = said.slots.iter().copied().collect();
                 if said.owner == from {
                     self.correct(to, &said);
                 }
