@@ -14,7 +14,8 @@ use super::ffi::{Guarded, InServer};
 use super::state_file::{Claimed, StateFile};
 use crate::codec::LoadedLock;
 use crate::engine::{
-    CallId, Ceilings, Change, Clocks, Fence, Granted, Instant, Lock, Millis, Node, Refusal, Stop,
+    CallId, Ceilings, Change, Clocks, Fence, Granted, Instant, Lock, Millis, Node, Refusal,
+    SlotRuns, Stop,
 };
 
 static PROCESS: Guarded<Process> = Guarded::new(Process {
@@ -34,6 +35,7 @@ static PROCESS: Guarded<Process> = Guarded::new(Process {
     is_scan_timed: false,
     policy: String::new(),
     tended_at: Instant::from_millis(0),
+    slots_at_load: None,
     slots_seen_at: Instant::from_millis(0),
 });
 
@@ -72,6 +74,9 @@ pub(super) struct Process {
     pub(super) policy: String,
     /// When the replicas were looked at last.
     pub(super) tended_at: Instant,
+    /// The node's slots in the Cluster when the module was loaded, until it looks at them. The
+    /// server may take more once it has its data set.
+    pub(super) slots_at_load: Option<SlotRuns>,
     /// When the slots of the Cluster were looked at last.
     pub(super) slots_seen_at: Instant,
 }

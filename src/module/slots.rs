@@ -141,9 +141,18 @@ pub(super) fn look(context: &mut Context<'_>) {
         process::with(server, |process| process.node.leave_cluster());
         return;
     };
-    let shares = read_shares(&text);
+    let mut shares = read_shares(&text);
+    if let Some(earlier) = process::with(server, |process| process.slots_at_load.take()) {
+        shares.found = found(context, &shares.own_since(&earlier));
+    }
     let now = clock::now();
     process::with(server, |process| process.node.see(&shares, now));
+}
+
+/// Those of these slots, new since the module was loaded, that the server may have taken by itself.
+fn found(context: &mut Context<'_>, new: &[u16]) -> SlotRuns {
+    let slots = new.iter().filter(|slot| context.has_keys_in(**slot));
+    slots.map(|slot| (*slot, *slot)).collect()
 }
 
 /// Handles all slots in which the node does not decide yet.
@@ -171,8 +180,8 @@ fn come(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
     };
     if let Some(change) = change {
         let line = format!(
-            "QUARANTINE: slot {slot} came from a node that grants nothing, or does not say how it \
-             stands; no lock there is granted or extended for {left}"
+            "QUARANTINE: slot {slot} came from a node that grants nothing or does not say how it \
+             stands, or from none; no lock there is granted or extended for {left}"
         );
         context.log(Level::Warning, &line);
         start::change_state(server, change);

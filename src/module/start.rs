@@ -15,6 +15,7 @@ use super::state_file::{Claimed, OpenError, StateFile};
 use super::{clock, config, state_file};
 use crate::codec;
 use crate::engine::{Census, Change, Fence, Instant, Inventory, Lease, Loaded, Lock, UnixTime};
+use crate::wire::slots::read_shares;
 use crate::wire::spec::Command;
 
 /// Notes that the server has read a data set.
@@ -45,7 +46,9 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
                     to change it";
         context.log(Level::Notice, line);
     }
+    let shares = context.flags().is_in_cluster().then(|| context.cluster_nodes()).flatten();
     process::with(server, |process| {
+        process.slots_at_load = shares.map(|text| read_shares(&text).own);
         process.node.rest_on(config::replicas());
         let found = claimed.as_ref().map(|claimed| claimed.found);
         process.node.found(found, clock::read(), clock::boot_id());
@@ -164,6 +167,7 @@ pub(super) fn promoted(context: &mut Context<'_>) {
         process.may_be_replica = false;
         if is_in_cluster {
             // It waits for all leases in its slots, and looks at the slots when they are its own.
+            process.slots_at_load = None;
             process.node.join_cluster(clock::boot_id());
         }
         process.node.promoted(now, max_ttl, caution)

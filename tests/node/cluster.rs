@@ -375,6 +375,33 @@ fn locks_that_stay_where_their_slot_was_are_waited_for() {
     assert!(granted_at.elapsed() > std::time::Duration::from_secs(3));
 }
 
+/// Regression: it decided at once, by an older copy of a lock that another master had granted.
+#[test]
+fn a_slot_that_the_server_takes_at_its_start_waits_for_the_longest_lease() {
+    let durable = || {
+        let durable = builder().config("appendonly", "yes").config("appendfsync", "always");
+        durable.module_arg("max-ttl", 3_000).start()
+    };
+    let mut pair = Pair::of(durable(), durable());
+    let from = &mut pair.from.connect();
+    let before = fence(from, "LOCK.ACQUIRE res A 100");
+    let slot = ask(from, "CLUSTER KEYSLOT res");
+    for conn in [from, &mut pair.to.connect()] {
+        assert_eq!(ask(conn, &format!("CLUSTER DELSLOTS {slot}")), "OK");
+    }
+    // Another master may have the slot now, and grant the lock.
+    pair.from.kill();
+    let killed_at = std::time::Instant::now();
+    pair.from.start_again();
+    pair.wait_until_ok();
+    let from = &mut pair.from.connect();
+    let text = ask_when_heard(from, "LOCK.ACQUIRE res C 3000");
+    assert!(is_quarantine(&text), "{text}");
+    assert!(fence(from, "LOCK.ACQUIRE free C 3000") > 0, "in a slot that it had");
+    assert!(fence(from, "LOCK.ACQUIRE res C 3000") > before);
+    assert!(killed_at.elapsed() > std::time::Duration::from_secs(3));
+}
+
 /// Regression: it decided about an older copy of a lock that had moved.
 #[test]
 fn a_node_that_crashes_while_a_slot_leaves_asks_before_it_decides_there() {

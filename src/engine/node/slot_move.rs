@@ -34,6 +34,8 @@ pub(super) enum MoveStage {
     Comes,
     /// It is this node's.
     Came,
+    /// It is this node's, and nobody gave it: any master may have granted leases there meanwhile.
+    Found,
     /// It is on its way to the other master, which decides about locks that this node has not.
     Leaves,
 }
@@ -78,6 +80,11 @@ impl Move {
         }
     }
 
+    /// Whether it is this node's, and does not leave.
+    pub(super) fn is_here(&self) -> bool {
+        matches!(self.stage, MoveStage::Came | MoveStage::Found)
+    }
+
     /// Nothing that was answered so far counts.
     pub(super) fn begin_again(&mut self, now: Instant) {
         *self = Move { taken_by: self.taken_by, ..Move::new(self.stage, self.other, now) };
@@ -88,7 +95,7 @@ impl Move {
         let pause = match (self.is_answered(now), self.stage) {
             (false, _) => ASK_EVERY,
             (true, MoveStage::Comes) => BEAT,
-            (true, MoveStage::Came | MoveStage::Leaves) => return false,
+            (true, _) => return false,
         };
         let is_due = self.asked_at.is_none_or(|at| at.after(pause) <= now);
         let is_to_ask = is_due && self.is_open(now);
@@ -115,7 +122,7 @@ impl Move {
         let counts = |at: Instant| match self.stage {
             // Its floor may rise.
             MoveStage::Comes => now <= at.after(FRESH),
-            MoveStage::Came | MoveStage::Leaves => true,
+            _ => true,
         };
         self.answered.is_some_and(counts)
     }
@@ -127,7 +134,7 @@ impl Move {
         match self.stage {
             MoveStage::Comes => true,
             MoveStage::Came => now <= self.since.after(FRESH) || self.asks < ASKS_MIN,
-            MoveStage::Leaves => false,
+            MoveStage::Found | MoveStage::Leaves => false,
         }
     }
 

@@ -13,6 +13,12 @@ impl SlotSet {
         SlotSet(Box::new([0; SLOTS as usize / 64]))
     }
 
+    pub(super) fn of(ranges: &SlotRuns) -> SlotSet {
+        let mut slots = SlotSet::new();
+        all(ranges).for_each(|slot| slots.insert(slot));
+        slots
+    }
+
     pub(super) fn has(&self, slot: u16) -> bool {
         let slot = usize::from(slot % SLOTS);
         self.0[slot / 64] >> (slot % 64) & 1 == 1

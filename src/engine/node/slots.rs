@@ -30,12 +30,23 @@ pub type SlotRuns = Vec<(u16, u16)>;
 pub struct Shares {
     /// Its own.
     pub own: SlotRuns,
+    /// Those of its own that nobody gave to it. At its start, a server takes each slot that no
+    /// master has, if it has keys there.
+    pub found: SlotRuns,
     /// Those of other masters, by name.
     pub others: Vec<(Vec<u8>, SlotRuns)>,
     /// Those on their way to it, and the masters that they come from.
     pub importing: Vec<(u16, Vec<u8>)>,
     /// Its own that are on their way to other masters, and those masters.
     pub migrating: Vec<(u16, Vec<u8>)>,
+}
+
+impl Shares {
+    /// The node's own slots that it did not have earlier.
+    pub fn own_since(&self, earlier: &SlotRuns) -> Vec<u16> {
+        let [own, earlier] = [&self.own, earlier].map(SlotSet::of);
+        own.without(&earlier)
+    }
 }
 
 /// What a master reports to the others.
@@ -146,11 +157,10 @@ impl Default for Slots {
 
 impl Slots {
     /// Notes which master has which slots. Slots that the node has at its first look need nothing
-    /// more: it had them when it stopped, or waits because it was promoted. Those that are on their
-    /// way to another master do: see [`Slots::see_leaving`].
+    /// more: it had them when it stopped, or waits because it was promoted. Except those that it
+    /// found, and those that are on their way to another master: see [`Slots::see_leaving`].
     fn see(&mut self, shares: &Shares, now: Instant) {
-        let mut own = SlotSet::new();
-        all(&shares.own).for_each(|slot| own.insert(slot));
+        let own = SlotSet::of(&shares.own);
         self.see_lost(&own);
         for (name, ranges) in &shares.others {
             let place = u16::try_from(self.place_of(name) + 1).unwrap_or(u16::MAX);
@@ -169,6 +179,10 @@ impl Slots {
             self.settled.keep(&own);
         } else {
             self.settled = own.clone();
+            for slot in all(&shares.found).filter(|slot| own.has(*slot)) {
+                self.settled.remove(slot);
+                self.moves.insert(slot, Move::new(MoveStage::Found, None, now));
+            }
         }
         self.own = own;
         self.see_coming(shares, now);
@@ -184,7 +198,7 @@ impl Slots {
             self.given.insert(slot);
             self.promised.remove(&slot);
             match seen {
-                Some((MoveStage::Came, _)) => self.given.remove(slot),
+                Some((MoveStage::Came | MoveStage::Found, _)) => self.given.remove(slot),
                 Some((MoveStage::Leaves, Some(target))) => {
                     self.promised.insert(slot, target);
                 }
@@ -274,7 +288,7 @@ impl Slots {
                     known[1].insert(slot);
                 }
                 Some((MoveStage::Leaves, _)) => drop(known[usize::from(is_left)].insert(slot)),
-                Some((MoveStage::Came, _)) | None => {
+                Some((MoveStage::Came | MoveStage::Found, _)) | None => {
                     let is_for_them = self.promised.get(&slot).is_none_or(|to| *to == place);
                     let is_known = is_for_them && (is_left || self.given.has(slot));
                     if is_known && is_theirs && !self.own.has(slot) {
@@ -325,21 +339,27 @@ impl Slots {
 
     /// Its own slots in which the node cannot decide yet.
     fn unsettled(&self) -> Vec<u16> {
-        let came = |seen: &Move| seen.stage == MoveStage::Came;
-        self.moves.iter().filter(|(_, seen)| came(seen)).map(|(slot, _)| *slot).collect()
+        self.moves.iter().filter(|(_, seen)| seen.is_here()).map(|(slot, _)| *slot).collect()
     }
 
     /// What must be done before the node decides in a slot, just after a look. `longest`: the
     /// longest lease that the node knows of.
     fn come(&self, slot: u16, now: Instant, longest: Millis) -> Coming {
-        let seen = self.moves.get(&slot);
-        match seen.and_then(|seen| Some((self.others.get(seen.other?)?.told, seen))) {
-            Some((told, seen)) => seen.coming(told, now, longest),
-            None => {
-                // No other master has had it, as far as this node knows.
-                let told = self.others.iter().filter_map(|other| other.told);
-                Coming::Knows(told.map(|(_, told)| told.floor).max().unwrap_or_default())
+        let told = || self.others.iter().filter_map(|other| other.told);
+        match self.moves.get(&slot) {
+            Some(seen @ Move { other: Some(other), .. }) => {
+                seen.coming(self.others[*other].told, now, longest)
             }
+            Some(seen @ Move { stage: MoveStage::Found, .. }) => {
+                let higher = |(at, one): (Instant, Footing), (_, other): (_, Footing)| {
+                    let (floor, longest) =
+                        (one.floor.max(other.floor), one.longest.max(other.longest));
+                    (at, Footing { floor, longest, ..one })
+                };
+                seen.coming(told().reduce(higher), now, longest)
+            }
+            // No other master has had it, as far as this node knows.
+            _ => Coming::Knows(told().map(|(_, told)| told.floor).max().unwrap_or_default()),
         }
     }
 
@@ -353,9 +373,7 @@ impl Slots {
     /// Notes that the node may decide in this slot. A slot that is still on its way is looked at
     /// each time, because the other master goes on deciding.
     fn settle(&mut self, slot: u16) {
-        if self.moves.get(&slot).is_none_or(|seen| seen.stage == MoveStage::Came)
-            && self.own.has(slot)
-        {
+        if self.moves.get(&slot).is_none_or(Move::is_here) && self.own.has(slot) {
             self.moves.remove(&slot);
             self.settled.insert(slot);
         }
@@ -715,6 +733,31 @@ mod tests {
             let over = 5_101 + wait.get();
             assert_eq!(come(&mut node, 12, over), Came::Decides(true));
         }
+    }
+
+    /// Regression: a node that the server had given such a slot decided there at once, while
+    /// another master's lease stood.
+    #[test]
+    fn a_slot_that_the_server_takes_at_its_start_waits_for_the_longest_lease() {
+        let shares = Shares { found: vec![(9, 9), (12, 12)], ..shares(&[]) };
+        assert_eq!(shares.own_since(&vec![(0, 3), (5, 8)]), [4, 9]);
+        let mut node = Node::new();
+        node.join_cluster(BOOT);
+        node.see(&shares, at(100));
+        assert!(node.decides_in(8) && !node.decides_in(9));
+        assert_eq!(node.unsettled_slots(), [9], "12 is not its own");
+        node.hear(b"bb", Footing { longest: Millis::new(9_000), ..footing(5, 0) }, at(200));
+        node.hear(b"cc", footing(7_000_000, 300), at(200));
+        assert!(node.questions(at(300)).is_empty(), "there is nobody to ask");
+        let over = at(100).after(with_drift(SUPPORT.saturating_add(Millis::new(9_000))));
+        let left = at(300).until(over.after(Millis::new(1)));
+        let news = Some(Change::Waits { until: over });
+        assert_eq!(come(&mut node, 9, 300), Came::Waits(left, news));
+        node.see(&Shares { found: Vec::new(), ..shares }, at(400));
+        assert!(matches!(come(&mut node, 9, over.as_millis()), Came::Waits(_, None)));
+        assert_eq!(come(&mut node, 9, over.as_millis() + 1), Came::Decides(true));
+        let floor = Fence::of_time(UnixTime::from_millis(WALL));
+        assert!(node.promises().floor() > floor && node.decides_in(9));
     }
 
     #[test]

@@ -1,33 +1,43 @@
-//! Masters that are killed or hang.
+//! Masters that stop or hang.
+
+use std::ops::Range;
 
 use super::*;
 
 impl Cluster {
-    /// Whether each slot of this master is one that it decides in, or waits in. One that stops
-    /// before that takes the slot for its own.
+    /// Whether each slot of this master is one that it decides in, or waits in, unless it found it.
+    /// One that stops before that takes the slot for its own.
     pub(super) fn may_stop(&self, at: usize) -> bool {
         let master = &self.masters[at];
         let owns = |slot: &&u16| master.owners[*slot] == at;
         let slots: Vec<u16> = master.owners.keys().filter(owns).copied().collect();
         slots.iter().all(|slot| {
             master.node.engine.decides_in(*slot)
-                || master.waits_in.contains(slot)
+                || master.waits_in.contains(slot) && !master.found.contains(slot)
                 || master.migrating.contains_key(slot)
         })
+    }
+
+    pub(super) fn stop(&mut self, at: usize, down_ms: Range<u64>) {
+        let end = match self.random.random_range(0..10) {
+            0..=1 => End::PowerLoss,
+            2..=4 => End::Shutdown { saves: true },
+            _ => End::Killed,
+        };
+        let loses = self.chance(50);
+        let back_at = Instant::now() + self.millis(down_ms.start, down_ms.end);
+        self.note(at, &format!("{end:?}"));
+        let master = &mut self.masters[at];
+        master.node.end(end, loses);
+        master.is_to_start_at = Some(back_at);
+        self.counts.stops += 1;
     }
 
     pub(super) fn do_harm(&mut self) {
         let at = self.random.random_range(0..MASTERS);
         match self.random.random_range(0..10) {
             0..=2 if self.is_able(at) && self.may_stop(at) => {
-                let end = if self.chance(20) { End::PowerLoss } else { End::Killed };
-                let loses = self.chance(50);
-                let back_at = Instant::now() + self.millis(50, 8_000);
-                self.note(at, &format!("{end:?}"));
-                let master = &mut self.masters[at];
-                master.node.end(end, loses);
-                master.is_to_start_at = Some(back_at);
-                self.counts.kills += 1;
+                self.stop(at, 50..8_000);
             }
             3..=5 if self.is_able(at) => {
                 let length = self.millis(100, 9_000);
@@ -65,6 +75,11 @@ impl Cluster {
         (master.serves_from, master.heard_at) = (now + REJOINING, None);
         master.has_looked = false;
         master.waits_in.clear();
+        // A server takes each slot that no master has, if it has keys there.
+        let left = master.node.locks.keys().map(|name| slot_of(name));
+        master.found = left.filter(|slot| master.owners[slot] == NOBODY).collect();
+        master.owners.extend(master.found.iter().map(|slot| (*slot, at)));
+        self.counts.found += master.found.len() as u64;
         (master.ticked_at, master.looked_at, master.greeted_at) = (now, now - PAUSE, now);
     }
 }

@@ -4,7 +4,7 @@
 //! masters send each other. Simulated: what the server does in a Cluster (who has a slot, according
 //! to whom, by configuration epoch; `CLUSTER SETSLOT`; `MIGRATE`; redirections), the module's work
 //! for slots (`src/module/slots.rs`), an operator who moves slots, calls moves off and takes slots
-//! from dead masters, and faults: masters that are killed or hang, messages that are late or lost.
+//! from dead masters, and faults: masters that stop or hang, messages that are late or lost.
 //!
 //! A client asks one master, follows redirections, and relies on a lease for its validity.
 //! The judge sees every grant when it is made: nobody else holds the lock then, and its fence is
@@ -75,6 +75,8 @@ enum Broken {
     HidesItsFloor,
     /// Nobody waits in a slot.
     WaitsForNobody,
+    /// A master takes a slot that it finds at its start for its own.
+    KeepsWhatItFinds,
 }
 
 /// What a run does.
@@ -115,6 +117,8 @@ struct Master {
     looked_at: Instant,
     /// It has looked at its slots since it started.
     has_looked: bool,
+    /// Slots that it has taken at its start, until it decides there.
+    found: BTreeSet<u16>,
     greeted_at: Instant,
     /// The floor of each master, as it last heard.
     heard_floors: [u64; MASTERS],
@@ -218,13 +222,14 @@ struct Counts {
     moved: u64,
     called_off: u64,
     taken_from_the_dead: u64,
+    found: u64,
     given_up: u64,
     keys_moved: u64,
     keys_late: u64,
     refused_moving: u64,
     refused_waiting: u64,
     deleted: u64,
-    kills: u64,
+    stops: u64,
     hangs: u64,
 }
 
@@ -311,6 +316,7 @@ impl Cluster {
                 ticked_at: now,
                 looked_at: now,
                 has_looked: false,
+                found: BTreeSet::new(),
                 greeted_at: now,
                 heard_floors: [0; MASTERS],
                 waits_in: BTreeSet::new(),
@@ -478,7 +484,7 @@ impl Counts {
         }
     }
 
-    fn all_mut(&mut self) -> [(&'static str, &mut u64); 14] {
+    fn all_mut(&mut self) -> [(&'static str, &mut u64); 15] {
         [
             ("grants", &mut self.grants),
             ("grants on the way", &mut self.grants_on_the_way),
@@ -486,13 +492,14 @@ impl Counts {
             ("moved", &mut self.moved),
             ("called off", &mut self.called_off),
             ("taken from the dead", &mut self.taken_from_the_dead),
+            ("found", &mut self.found),
             ("given up", &mut self.given_up),
             ("keys moved", &mut self.keys_moved),
             ("keys that came late", &mut self.keys_late),
             ("refused: moving", &mut self.refused_moving),
             ("refused: waiting", &mut self.refused_waiting),
             ("deleted", &mut self.deleted),
-            ("kills", &mut self.kills),
+            ("stops", &mut self.stops),
             ("hangs", &mut self.hangs),
         ]
     }
@@ -534,7 +541,7 @@ fn slots_that_move_keep_every_promise_in_many_seeds() {
 /// Whether one of many seeds finds this.
 #[track_caller]
 fn must_be_caught(broken: Broken, complaint: &str) {
-    for seed in 0..200 {
+    for seed in 0..2_000 {
         let (_, complaints) = run(Plan::of(seed, broken));
         if let Some(found) = complaints.iter().find(|found| found.contains(complaint)) {
             println!("{broken:?}: seed {seed} found:\n{found}");
@@ -570,6 +577,11 @@ fn a_master_that_decides_in_a_slot_on_its_way_without_a_question_is_caught() {
 #[test]
 fn a_master_that_does_not_tell_its_floor_is_caught() {
     must_be_caught(Broken::HidesItsFloor, FENCE);
+}
+
+#[test]
+fn a_master_that_takes_a_slot_that_it_finds_for_its_own_is_caught() {
+    must_be_caught(Broken::KeepsWhatItFinds, FENCE);
 }
 
 #[test]

@@ -33,9 +33,12 @@ impl Cluster {
 
     /// `CLUSTER DELSLOTS` at all masters. Another one takes the slot, without its locks.
     pub(super) fn give_up(&mut self) {
-        let at = self.random.random_range(0..MASTERS);
         let slots: Vec<u16> = moving().into_iter().collect();
         let slot = slots[self.random.random_range(0..slots.len())];
+        let at = self.masters[0].owners[&slot];
+        if at == NOBODY {
+            return;
+        }
         let is_agreed = (0..MASTERS).all(|other| {
             let master = &self.masters[other];
             self.is_able(other) && master.has_looked && master.owners[&slot] == at
@@ -55,6 +58,10 @@ impl Cluster {
             master.owners.insert(slot, NOBODY);
             master.importing.remove(&slot);
             master.migrating.remove(&slot);
+        }
+        if self.may_stop(at) && self.chance(50) {
+            // Long enough for another master to wait, and grant.
+            self.stop(at, 50..18_000);
         }
         let to = (at + self.random.random_range(1..MASTERS)) % MASTERS;
         let now = Instant::now() + self.millis(1, 1_000);

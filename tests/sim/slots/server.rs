@@ -216,6 +216,9 @@ impl Cluster {
             shares.importing.clear();
             shares.migrating.clear();
         }
+        if self.plan.broken == Broken::KeepsWhatItFinds {
+            shares.found.clear();
+        }
         let master = &mut self.masters[at];
         (master.looked_at, master.has_looked) = (Instant::now(), true);
         master.node.engine.see(&shares, master.node.clocks().now);
@@ -238,6 +241,7 @@ impl Cluster {
             Came::Asks => Err(Refusal::SlotMoving { slot }),
             Came::Decides(_) => {
                 master.waits_in.remove(&slot);
+                master.found.remove(&slot);
                 Ok(())
             }
             Came::Waits(left, change) => {
@@ -288,6 +292,7 @@ impl Master {
         };
         Shares {
             own: of(own),
+            found: runs(self.found.iter().copied()),
             others: others.filter(|(_, slots)| !slots.is_empty()).collect(),
             importing: names(&self.importing),
             migrating: names(&self.migrating),
