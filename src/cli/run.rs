@@ -45,7 +45,7 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
     let watch = Watch::new()?;
     // Ctrl-Z may have stopped this process until now.
     if guard.is_lost() {
-        return Err(lost("the lock was lost at once", guard.lost().await, guard).await);
+        return Err(lost((&args, "at once"), guard.lost().await, guard).await);
     }
     let mut job = match start(&args, &guard, watch) {
         Ok(job) => job,
@@ -57,28 +57,34 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
     match attend(&mut job, &guard, &args, &mut signals).await? {
         Ok(code) => {
             job.take_keys_back();
-            let signal = hold(&mut job, &guard, until, &mut signals).await;
+            let signal = hold((&args, &mut job), &guard, until, &mut signals).await;
             let released = guard.release().await;
             let doubt = doubts::of_end(&locker, &args.claim.name, released).await;
             drop(doubles.await);
             doubt.iter().for_each(|text| warn(text, false));
             signal.map_or(Ok(code), |signal| Err(cut_short(signal, code)))
         }
-        Err(lost) => Err(stop(job, guard, lost, grace).await?),
+        Err(lost) => Err(stop((&args, job), guard, lost, grace).await?),
     }
 }
 
 /// Ends the command, which has lost its lock, while the lease still stands.
-async fn stop(job: Job, guard: Guard, lost: Lost, grace: Duration) -> Result<Failure, Failure> {
+async fn stop(
+    (args, job): (&Run, Job),
+    guard: Guard,
+    lost: Lost,
+    grace: Duration,
+) -> Result<Failure, Failure> {
     // By the clock, not by the plan: this process may be late.
     let left = if lost == Lost::Removed { grace } else { guard.validity() };
     job.end(left.saturating_sub(grace / KILL_DIVISOR)).await?;
-    Ok(self::lost("the lock was lost and the command stopped", lost, guard).await)
+    Ok(self::lost((args, "and the command stopped"), lost, guard).await)
 }
 
 /// Releases what may be left of a lost lease. Returns the failure, with why the lock was lost.
-async fn lost(what: &str, lost: Lost, guard: Guard) -> Failure {
-    let failure = Failure::lost_while_held(format_args!("{what}: {lost}"), &guard);
+async fn lost((args, what): (&Run, &str), lost: Lost, guard: Guard) -> Failure {
+    let text = format_args!("lock '{}' was lost {what}: {lost}", args.claim.name);
+    let failure = Failure::lost_while_held(text, &guard);
     drop(guard.release().await);
     failure
 }
@@ -141,7 +147,7 @@ async fn attend(
 /// Keeps the lock after the command has ended: until `until`, or forever. A signal ends this, and
 /// is returned.
 async fn hold(
-    job: &mut Job,
+    (args, job): (&Run, &mut Job),
     guard: &Guard,
     until: Option<Instant>,
     signals: &mut Signals,
@@ -166,7 +172,9 @@ async fn hold(
         signal = signals.next() => return Some(signal),
         never = job.rest() => match never {},
         lost = guard.lost() => {
-            warn(format_args!("the lock was lost after the command ended: {lost}"), false);
+            let name = &args.claim.name;
+            let text = format_args!("lock '{name}' was lost after the command ended: {lost}");
+            warn(text, false);
         }
     }
     None

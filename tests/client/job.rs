@@ -284,7 +284,7 @@ fn a_job_that_is_continued_after_its_lease_ended_is_ended() {
     shell.type_line("fg");
     shell
         .screen
-        .wait_for("the loss is shown", |text| text.contains("the lock was lost and the command"));
+        .wait_for("the loss is shown", |text| text.contains("lock 'job' was lost and the command"));
     assert!(is_gone(command));
     assert_eq!(shell.answers(), "122");
     assert_eq!(leases(&nodes, "job"), 3, "the successor's");
