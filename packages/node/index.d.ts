@@ -357,7 +357,10 @@ export class RefusedError extends LockError {}
 /** The nodes answered so slowly that the validity was used up. A longer ttl helps. */
 export class TooLateError extends LockError {}
 
-/** The lease has ended: stop what it protected. */
+/**
+ * The lease has ended: stop what it protected. If it expired because too few nodes confirmed an
+ * extension, `nodes` has their votes on the last one.
+ */
 export class LostError extends LockError {
   /** `expired`, `removed` by force, `max_hold` reached, or `released`. */
   readonly reason: string

@@ -197,10 +197,10 @@ impl Acquire {
             let work = pin!(work(fence));
             tokio::select! {
                 biased;
-                lost = guard.lost() => Err(WithError::Lost { lost, fence }),
+                lost = guard.lost() => Err(guard.lost_with(lost)),
                 // Check the clock: nothing watched the lease if the work blocked the thread.
                 result = work => match guard.ending() {
-                    Some(lost) => Err(WithError::Lost { lost, fence }),
+                    Some(lost) => Err(guard.lost_with(lost)),
                     None => Ok(result),
                 },
             }

@@ -309,9 +309,9 @@ impl Acquire {
     pub fn with<T>(self, work: impl FnOnce(&Guard) -> T) -> Result<T, WithError> {
         let guard = self.acquire()?;
         let result = work(&guard);
-        let (lost, fence) = (guard.guard.ending(), guard.fence());
+        let lost = guard.guard.ending().map(|lost| guard.guard.lost_with(lost));
         drop(guard.release());
-        lost.map_or(Ok(result), |lost| Err(WithError::Lost { lost, fence }))
+        lost.map_or(Ok(result), Err)
     }
 }
 

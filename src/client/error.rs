@@ -134,6 +134,22 @@ impl fmt::Display for Lost {
 
 impl std::error::Error for Lost {}
 
+/// Why a lease is no longer held, with each node's vote on the extension that failed last.
+#[derive(Debug)]
+pub struct WhyLost<'a>(pub Lost, pub &'a [NodeReport]);
+
+impl fmt::Display for WhyLost<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WhyLost(Lost::Expired, []) => {
+                f.write_str("its validity ended, because nothing extended it")
+            }
+            WhyLost(lost, []) => lost.fmt(f),
+            WhyLost(lost, nodes) => write!(f, "{lost}: {}", Summary(nodes)),
+        }
+    }
+}
+
 /// Why a lease was not extended.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -254,6 +270,9 @@ pub enum WithError {
         lost: Lost,
         /// The fence under which the work ran.
         fence: Fence,
+        /// Each node's vote on the last extension, if the lease expired because too few confirmed
+        /// it; empty if nothing tried to extend it.
+        nodes: Vec<NodeReport>,
     },
 }
 
@@ -261,8 +280,9 @@ impl fmt::Display for WithError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WithError::Acquire(error) => error.fmt(f),
-            WithError::Lost { lost, fence } => {
-                write!(f, "the lease with fence {fence} was lost before the work was done: {lost}")
+            WithError::Lost { lost, fence, nodes } => {
+                let why = WhyLost(*lost, nodes);
+                write!(f, "the lease with fence {fence} was lost before the work was done: {why}")
             }
         }
     }

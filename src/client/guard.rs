@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::error::{ExtendError, Lost, ReleaseError};
+use super::error::{ExtendError, Lost, ReleaseError, WithError};
 use super::lease::Lease;
 use super::packet::TOKEN_LENGTH;
 use super::printable::InShort;
@@ -122,8 +122,14 @@ impl Guard {
         async move { lease.lost().await }
     }
 
-    /// Each node's vote on the last extension, if too few confirmed it: why a lease ends. Empty if
-    /// the last extension was confirmed, or there was none.
+    /// The error of work that goes on under this lease, which is lost.
+    pub(super) fn lost_with(&self, lost: Lost) -> WithError {
+        let nodes = if lost == Lost::Expired { self.unconfirmed() } else { Vec::new() };
+        WithError::Lost { lost, fence: self.fence(), nodes }
+    }
+
+    /// Each node's vote on the last extension, if too few confirmed it: why a lease expires. Empty
+    /// if the last extension was confirmed, if there was none, or if the lock was removed.
     pub fn unconfirmed(&self) -> Vec<NodeReport> {
         self.hold.lease.unconfirmed()
     }

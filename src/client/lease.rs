@@ -23,7 +23,7 @@ use super::settings::{LeaseOptions, LeasePlan};
 use super::vote::{NodeReport, Vote};
 use super::world::{earliest, latest};
 use crate::engine::{
-    Due, Fence, Instant, Millis, Mode, NodeSet, Renewal, RenewalStep, RoundNumber,
+    Due, Ending, Fence, Instant, Millis, Mode, NodeSet, Renewal, RenewalStep, RoundNumber,
 };
 
 /// A sleeping machine's timers stand still, so no task sleeps longer than this before it checks the
@@ -286,6 +286,10 @@ impl Lease {
             // Count the repairs as missing answers: one that is still queued at the end of the
             // round is then withdrawn, and does not arrive after the validity.
             round.missing += repair.len();
+        }
+        if let RenewalStep::Lost(Ending::Removed) = step {
+            // What an earlier extension was told is not why.
+            state.unconfirmed.clear();
         }
         round.votes[arrival.node] = vote;
         step

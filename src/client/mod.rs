@@ -72,6 +72,8 @@ pub use self::core::Stats;
 pub use acquire::Acquire;
 #[cfg(feature = "cli")]
 pub(crate) use error::SLOW;
+#[doc(hidden)]
+pub use error::WhyLost;
 pub use error::{
     AcquireError, AcquireReport, BuildError, ExtendError, FenceError, Lost, ReleaseError, WithError,
 };

@@ -227,6 +227,29 @@ async fn work_that_blocks_beyond_its_lease_is_not_done_under_the_lock() {
     assert!(blocking.with("b", |guard| !guard.is_lost()).unwrap());
 }
 
+/// Regression: the error of work named no node.
+#[tokio::test]
+async fn work_whose_lease_expires_is_told_what_the_nodes_said() {
+    let nodes = nodes(3);
+    let millis = Duration::from_millis;
+    let locker = builder(&nodes).ttl(millis(1_500)).timeout(millis(200)).build().unwrap();
+    let work = async |_: Fence| {
+        nodes[..2].iter().for_each(Server::pause);
+        std::future::pending::<()>().await;
+    };
+    let lost = locker.with("a", work).await.unwrap_err();
+    nodes[..2].iter().for_each(Server::resume);
+    let WithError::Lost { lost: Lost::Expired, nodes: said, .. } = &lost else { panic!("{lost}") };
+    assert_eq!((said.len(), &said[2].vote), (3, &Vote::Confirmed), "{lost}");
+    assert!(lost.to_string().contains("without having been renewed: 2 of 3 nodes "), "{lost}");
+    let locker = builder(&nodes).ttl(millis(200)).renew(false).build().unwrap();
+    let lost = locker.with("b", async |_| std::future::pending::<()>().await).await.unwrap_err();
+    assert!(
+        lost.to_string().ends_with(": its validity ended, because nothing extended it"),
+        "{lost}"
+    );
+}
+
 /// Regression: a guard that was dropped there stayed held, and an acquire panicked.
 #[tokio::test]
 async fn a_blocking_locker_works_inside_of_a_runtime_too() {

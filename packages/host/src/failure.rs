@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockmod::client::{
     AcquireError, AcquireReport, BuildError, ExtendError, InShort, Lost, NodeReport, ReleaseError,
-    Summary, Vote,
+    Vote, WhyLost,
 };
 
 use crate::settings::Unit;
@@ -117,13 +117,6 @@ pub(crate) const fn lost_word(lost: Lost) -> &'static str {
     }
 }
 
-/// The text for people about a lease that has ended for this reason, in one word.
-pub fn lost_text(unit: Unit, name: &[u8], fence: u64, reason: &str) -> String {
-    let all = [Lost::Expired, Lost::Removed, Lost::MaxHold, Lost::Released];
-    let found = all.into_iter().find(|lost| lost_word(*lost) == reason);
-    Failure::lost(found.unwrap_or(Lost::Expired), name, fence).spelled(unit).text
-}
-
 fn votes(nodes: &[NodeReport]) -> Vec<NodeVote> {
     nodes.iter().map(NodeVote::from).collect()
 }
@@ -172,25 +165,26 @@ impl Failure {
         self
     }
 
-    /// The same with the nodes' votes on the last extension, if too few confirmed it.
-    pub(crate) fn with_votes(mut self, nodes: &[NodeReport]) -> Failure {
-        if !nodes.is_empty() {
-            self.text = format!("{}: {}", self.text, Summary(nodes));
-            self.nodes = votes(nodes);
-        }
-        self
-    }
-
     pub(crate) fn forked() -> Failure {
         let text = "this process was forked from the one that holds the lock: a lease has one \
                     holder, and its renewals are not made here";
         Failure::new(Kind::Forked, text, &[])
     }
 
-    pub(crate) fn lost(lost: Lost, name: &[u8], fence: u64) -> Failure {
-        let name = InShort(name);
-        let text = format!("the lease of lock '{name}' with fence {fence} is lost: {lost}");
-        Failure { reason: Some(lost_word(lost)), ..Failure::new(Kind::Lost, text, &[]) }
+    /// The lease has ended; the nodes' votes are those on the extension that failed last.
+    pub(crate) fn lost(lost: Lost, nodes: &[NodeReport], name: &[u8], fence: u64) -> Failure {
+        let (name, why) = (InShort(name), WhyLost(lost, nodes));
+        let text = format!("the lease of lock '{name}' with fence {fence} is lost: {why}");
+        Failure { reason: Some(lost_word(lost)), ..Failure::new(Kind::Lost, text, nodes) }
+    }
+
+    /// The same with what the nodes said to a release, unless it has votes that say why.
+    pub(crate) fn with_release(mut self, released: Failure) -> Failure {
+        if self.nodes.is_empty() {
+            self.text = format!("{}; {}", self.text, released.text);
+            self.nodes = released.nodes;
+        }
+        self
     }
 }
 

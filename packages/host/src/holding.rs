@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use lockmod::client::{ExtendError, Guard, Lost};
+use lockmod::client::{ExtendError, Guard, Lost, NodeReport};
 use tokio::sync::RwLock;
 
 use crate::failure::{Failure, lost_word};
@@ -42,8 +42,29 @@ pub(crate) struct Inside {
 #[derive(Debug)]
 enum Keeping {
     Guard(Arc<Guard>),
-    /// It was given up: by a release, or after the lease had ended for this reason.
-    Ended(Lost),
+    /// It was given up: by a release, or after the lease had ended.
+    Ended(Ended),
+}
+
+/// How a lease has ended.
+#[derive(Clone, Debug)]
+struct Ended {
+    lost: Lost,
+    /// The nodes' votes on the extension that failed last, if it expired.
+    nodes: Vec<NodeReport>,
+}
+
+impl Ended {
+    /// How the lease of a guard has ended, if it has.
+    fn of(guard: &Arc<Guard>) -> Option<Ended> {
+        let lost = ending(guard)?;
+        let nodes = if lost == Lost::Expired { guard.unconfirmed() } else { Vec::new() };
+        Some(Ended { lost, nodes })
+    }
+
+    const fn by_release() -> Ended {
+        Ended { lost: Lost::Released, nodes: Vec::new() }
+    }
 }
 
 /// Why the lease of a guard has ended, if it has.
@@ -69,14 +90,27 @@ impl Inside {
     fn look<T>(&self, see: impl FnOnce(&Arc<Guard>) -> T) -> Result<T, Lost> {
         match &*self.keeping() {
             Keeping::Guard(guard) => Ok(see(guard)),
-            Keeping::Ended(lost) => Err(*lost),
+            Keeping::Ended(ended) => Err(ended.lost),
         }
     }
 
-    /// The failure of a call whose lease has ended.
+    /// How the lease has ended, if it has.
+    fn ended(&self) -> Option<Ended> {
+        match &*self.keeping() {
+            Keeping::Guard(guard) => Ended::of(guard),
+            Keeping::Ended(ended) => Some(ended.clone()),
+        }
+    }
+
+    /// The failure of a lease that has ended.
+    fn loss(&self, ended: &Ended, unit: Unit) -> Failure {
+        Failure::lost(ended.lost, &ended.nodes, &self.name, self.fence).spelled(unit)
+    }
+
+    /// The same if this is why: what has ended stays so.
     fn lost(&self, lost: Lost, unit: Unit) -> Failure {
-        let nodes = self.look(|guard| guard.unconfirmed()).unwrap_or_default();
-        Failure::lost(lost, &self.name, self.fence).with_votes(&nodes).spelled(unit)
+        let ended = self.ended().unwrap_or(Ended { lost, nodes: Vec::new() });
+        self.loss(&ended, unit)
     }
 
     /// The failure of an extension.
@@ -88,13 +122,14 @@ impl Inside {
     }
 
     /// Takes the guard, with the reason if the lease has ended already: that stays the reason.
-    fn give_up(&self) -> Option<(Arc<Guard>, Option<Lost>)> {
+    fn give_up(&self) -> Option<(Arc<Guard>, Option<Ended>)> {
         let mut keeping = self.keeping();
         let ended = match &*keeping {
-            Keeping::Guard(guard) => ending(guard),
+            Keeping::Guard(guard) => Ended::of(guard),
             Keeping::Ended(_) => return None,
         };
-        match mem::replace(&mut *keeping, Keeping::Ended(ended.unwrap_or(Lost::Released))) {
+        let now = Keeping::Ended(ended.clone().unwrap_or_else(Ended::by_release));
+        match mem::replace(&mut *keeping, now) {
             Keeping::Guard(guard) => Some((guard, ended)),
             Keeping::Ended(_) => None,
         }
@@ -162,24 +197,35 @@ impl Holding {
         inside.look(ending).unwrap_or_else(Some).map(lost_word)
     }
 
-    /// A future that resolves when the lease has ended, with the reason in one word: `expired`,
-    /// `removed`, `max_hold` or `released`. A release after the loss does not change the reason.
+    /// The failure of a lease that has ended, if it has: why, with the nodes' votes.
+    ///
+    /// # Errors
+    /// [`Failure`] in a forked child.
+    pub fn loss(&self) -> Result<Option<Failure>, Failure> {
+        let inside = self.inside.get()?;
+        Ok(inside.ended().map(|ended| inside.loss(&ended, self.host.unit())))
+    }
+
+    /// A future that resolves when the lease has ended, with that failure. Its reason is
+    /// `expired`, `removed`, `max_hold` or `released`; a release after the loss does not change it.
     ///
     /// # Errors
     /// [`Failure`] in a forked child.
     pub fn lost(
         &self,
-    ) -> Result<impl Future<Output = &'static str> + Send + 'static + use<>, Failure> {
-        let lost = self.inside.get()?.look(|guard| guard.lost());
+    ) -> Result<impl Future<Output = Failure> + Send + 'static + use<>, Failure> {
+        let (inside, unit) = (Arc::clone(self.inside.get()?), self.host.unit());
+        let lost = inside.look(|guard| guard.lost());
         Ok(async move {
-            match lost {
-                Ok(lost) => lost_word(lost.await),
-                Err(lost) => lost_word(lost),
-            }
+            let lost = match lost {
+                Ok(lost) => lost.await,
+                Err(lost) => lost,
+            };
+            inside.lost(lost, unit)
         })
     }
 
-    /// The same, but with `None` after `limit`, in the locker's unit.
+    /// The same, but with only the reason, and `None` after `limit`, in the locker's unit.
     ///
     /// # Errors
     /// [`Failure`] if the time is wrong, or this process is a forked child.
@@ -192,8 +238,8 @@ impl Holding {
         let lost = self.lost()?;
         Ok(async move {
             match limit {
-                Some(limit) => tokio::time::timeout(limit, lost).await.ok(),
-                None => Some(lost.await),
+                Some(limit) => tokio::time::timeout(limit, lost).await.ok()?.reason,
+                None => lost.await.reason,
             }
         })
     }
@@ -271,9 +317,12 @@ impl Holding {
                 // PROOF: extensions drop theirs before they let go of `in_use`.
                 None => unreachable!("an extension that is over has dropped its guard"),
             };
-            let Some(lost) = ended else { return released };
-            let nodes = released.map_or_else(|failure| failure.nodes, |()| Vec::new());
-            Err(Failure { nodes, ..inside.lost(lost, unit) })
+            let Some(ended) = ended else { return released };
+            let lost = inside.loss(&ended, unit);
+            Err(match released {
+                Ok(()) => lost,
+                Err(failure) => lost.with_release(failure),
+            })
         })
     }
 

@@ -13,7 +13,7 @@ mod port;
 mod process;
 mod settings;
 
-pub use failure::{Failure, Kind, NodeVote, lost_text};
+pub use failure::{Failure, Kind, NodeVote};
 pub use holding::Holding;
 pub use port::{Bell, Call, Port};
 pub use process::{block_on, finish, is_ending};

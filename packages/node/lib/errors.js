@@ -3,8 +3,6 @@
 // The errors: one class for each cause, whichever operation failed. They are described in
 // index.d.ts.
 
-const { native } = require('./native.js')
-
 /** @typedef {import('./native.js').Failed} Failed */
 /** @typedef {import('..').NodeVote} NodeVote */
 
@@ -88,17 +86,6 @@ function build(failed, above = build) {
   return error
 }
 
-/**
- * The error of a lease that has ended.
- *
- * @param {string} reason
- * @param {number} fence
- * @param {string} name
- */
-function lost(reason, fence, name) {
-  return Object.assign(new LostError(native.lostText(name, fence, reason)), { reason })
-}
-
 module.exports = {
   HeldError,
   LockError,
@@ -108,5 +95,4 @@ module.exports = {
   RefusedError,
   TooLateError,
   build,
-  lost,
 }

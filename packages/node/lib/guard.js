@@ -2,12 +2,15 @@
 
 // Locks that are held. Described in index.d.ts.
 
-const { LostError, NoQuorumError, OptionError, lost } = require('./errors.js')
+const { LostError, NoQuorumError, OptionError, build } = require('./errors.js')
 const { native } = require('./native.js')
 const { length } = require('./options.js')
 const { run, watch } = require('./port.js')
 
-/** @typedef {import('./native.js').Lease} Lease */
+/**
+ * @typedef {import('./native.js').Failed} Failed
+ * @typedef {import('./native.js').Lease} Lease
+ */
 
 /**
  * Node.js 18.0 to 18.17 have no such symbol; compilers look it up by this name if it is missing.
@@ -55,17 +58,17 @@ class Guard {
     if (this.#controller === undefined) {
       this.#controller = new AbortController()
       guards.set(this.#controller.signal, this)
-      const tell = teller(new WeakRef(this.#controller), this.fence, this.name)
-      const reason = this.#lease.reason()
-      if (reason !== null) tell(reason)
+      const tell = teller(new WeakRef(this.#controller))
+      const loss = this.#lease.loss()
+      if (loss !== null) tell(loss)
       else watch((port) => this.#lease.lost(port), tell)
     }
     return this.#controller.signal
   }
 
   check() {
-    const reason = this.#lease.reason()
-    if (reason !== null) throw lost(reason, this.fence, this.name)
+    const loss = this.#lease.loss()
+    if (loss !== null) throw build(loss, this.check)
   }
 
   /** @param {number} [ttl] */
@@ -105,12 +108,10 @@ class Guard {
  * A separate function, because functions that are made in one scope keep each other's variables.
  *
  * @param {WeakRef<AbortController>} controller
- * @param {number} fence
- * @param {string} name
  */
-function teller(controller, fence, name) {
-  return (/** @type {string} */ reason) => {
-    if (reason !== 'released') controller.deref()?.abort(lost(reason, fence, name))
+function teller(controller) {
+  return (/** @type {Failed} */ loss) => {
+    if (loss.reason !== 'released') controller.deref()?.abort(build(loss))
   }
 }
 
@@ -175,7 +176,7 @@ async function end(guard) {
   try {
     await guard.release()
   } catch (failure) {
-    if (failure instanceof LostError) error ??= lost(failure.reason, guard.fence, guard.name)
+    if (failure instanceof LostError) error ??= failure
     // Otherwise the work was done in time, and the lease runs out.
     else if (!(failure instanceof NoQuorumError)) throw failure
   }

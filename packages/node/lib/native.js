@@ -12,12 +12,12 @@ const { join } = require('node:path')
  * @typedef {{ vote?: Vote, node: string, state: string, fence: number, label?: string,
  *   left?: number, heldFor?: number, waiters: number, readers: number, readerLabels: string[],
  *   waitingReaders: number }} State
- * @typedef {{ number: number, failure?: Failed, leases?: Lease[], word?: string, votes?: Vote[],
+ * @typedef {{ number: number, failure?: Failed, leases?: Lease[], votes?: Vote[],
  *   states?: State[] }} Done
  * @typedef {{ flush(): void, take(): Done[],
  *   cancel(number: number): void }} Port
  * @typedef {{ readonly fence: number, readonly name: string, validity(): number,
- *   isExclusive(): boolean, reason(): string | null, lost(port: Port): number,
+ *   isExclusive(): boolean, reason(): string | null, loss(): Failed | null, lost(port: Port): number,
  *   extend(port: Port, ttl?: number): number, downgrade(port: Port): number,
  *   release(port: Port): number, keep(): void, abandon(): void }} Lease
  * @typedef {{
@@ -27,7 +27,7 @@ const { join } = require('node:path')
  *     shared: (string | Uint8Array)[]): number,
  *   info(port: Port, name: string | Uint8Array): number, settle(port: Port): number }} Core
  * @typedef {{ Port: new (ring: () => void) => Port, Lease: Function, open(made: object): Core | Failed,
- *   finish(): void, lostText(name: string, fence: number, reason: string): string,
+ *   finish(): void,
  *   splitNodes(text: string): string[] }} Native
  */
 

@@ -9,6 +9,7 @@ const { native } = require('./native.js')
 
 /**
  * @typedef {import('./native.js').Done} Done
+ * @typedef {import('./native.js').Failed} Failed
  * @typedef {import('./native.js').Lease} Lease
  * @typedef {(port: import('./native.js').Port) => number} Start
  * @typedef {(done: Done) => void} Waiting
@@ -20,7 +21,7 @@ const LONG = 2 ** 31 - 1
 const port = new native.Port(take)
 /** @type {Map<number, Waiting>} */
 const waiting = new Map()
-/** @type {Map<number, (reason: string) => void>} */
+/** @type {Map<number, (failed: Failed) => void>} */
 const watching = new Map()
 
 // Keeps the process alive while a call waits, and only then: the port itself does not.
@@ -32,7 +33,7 @@ function take() {
     const tell = watching.get(done.number)
     if (tell !== undefined) {
       watching.delete(done.number)
-      if (done.word !== undefined) tell(done.word)
+      if (done.failure !== undefined) tell(done.failure)
       continue
     }
     const who = forget(done.number)
@@ -164,10 +165,10 @@ function flush(isAlone) {
 }
 
 /**
- * Calls `tell` with the word that the call returns. It does not keep the process alive.
+ * Calls `tell` when the call fails, as that for a loss does. It does not keep the process alive.
  *
  * @param {Start} start
- * @param {(word: string) => void} tell
+ * @param {(failed: Failed) => void} tell
  */
 function watch(start, tell) {
   watching.set(start(port), tell)

@@ -3,7 +3,7 @@
 use lockmod_host::{Holding, Unit};
 use napi_derive::napi;
 
-use crate::outcome::{Port, Value};
+use crate::outcome::{Failed, Port, Value};
 
 /// A lock that is held. Garbage collection releases it.
 #[napi]
@@ -47,10 +47,17 @@ impl Lease {
         self.0.reason()
     }
 
-    /// Why the lease has ended, once it has.
+    /// The error of a lease that has ended, if it has.
+    #[napi]
+    pub fn loss(&self) -> Option<Failed> {
+        // Node.js processes are not forked, so it cannot belong to another process.
+        self.0.loss().unwrap_or_else(Some).map(Failed::from)
+    }
+
+    /// Fails once the lease has ended, with the error of that.
     #[napi]
     pub fn lost(&self, port: &Port) -> f64 {
-        port.run(self.0.lost().map(|lost| async move { Ok(Value::Word(lost.await)) }))
+        port.run(self.0.lost().map(|lost| async move { Err(lost.await) }))
     }
 
     /// Extends it, with another ttl if one is given.

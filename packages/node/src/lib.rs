@@ -8,15 +8,7 @@ mod lease;
 mod locker;
 mod outcome;
 
-use lockmod_host::Unit;
 use napi_derive::napi;
-
-/// The text of the error of a lease that has ended.
-#[napi]
-pub fn lost_text(name: String, fence: f64, reason: String) -> String {
-    // Fences end at 2^53 - 1.
-    lockmod_host::lost_text(Unit::Milliseconds, name.as_bytes(), fence as u64, &reason)
-}
 
 /// The URLs of nodes in one text.
 #[napi]

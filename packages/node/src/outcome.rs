@@ -16,7 +16,6 @@ use crate::lease::Lease;
 pub(crate) enum Value {
     Nothing,
     Leases(Vec<Holding>),
-    Word(&'static str),
     Votes(Vec<NodeVote>),
     States(Vec<NodeState>),
 }
@@ -111,8 +110,6 @@ pub struct Done {
     pub failure: Option<Failed>,
     /// What was acquired.
     pub leases: Option<Vec<Lease>>,
-    /// Why a lease has ended.
-    pub word: Option<&'static str>,
     /// Each node's vote.
     pub votes: Option<Vec<Vote>>,
     /// Each node's report about a lock.
@@ -127,7 +124,6 @@ impl Done {
             Ok(Value::Leases(holdings)) => {
                 done.leases = Some(holdings.into_iter().map(Lease::new).collect());
             }
-            Ok(Value::Word(word)) => done.word = Some(word),
             Ok(Value::Votes(votes)) => done.votes = Some(votes.iter().map(Vote::from).collect()),
             Ok(Value::States(states)) => {
                 done.states = Some(states.into_iter().map(State::from).collect());

@@ -146,6 +146,36 @@ test('a lease that has ended keeps its reason, whatever its release says', async
   for (const node of nodes.slice(1)) node.resume()
 })
 
+test('a lease that expires names the nodes that did not extend it', async () => {
+  // `check()`, `lost` and the end of `using` said only that the lease was not renewed.
+  const locker = patient({ ttl: 1500, timeout: 200 })
+  const told = (error) => {
+    assert.ok(error instanceof LostError, error)
+    assert.match(error.message, /^the lease of lock 'dumb' with fence \d+ is lost: .* renewed: 2 of 3 nodes /)
+    const [one, two, three] = error.nodes.map(({ vote }) => vote)
+    assert.equal(three, 'confirmed')
+    for (const vote of [one, two]) assert.ok(['timed_out', 'unreachable'].includes(vote), vote)
+    return true
+  }
+  let held
+  const used = locker.using('dumb', async (guard, lost) => {
+    held = guard
+    for (const node of nodes.slice(0, 2)) node.pause()
+    await new Promise((resolve) => lost.addEventListener('abort', resolve))
+    told(lost.reason)
+    assert.throws(() => guard.check(), told)
+    await assert.rejects(guard.extend(), told)
+  })
+  await assert.rejects(used, told)
+  assert.throws(() => held.check(), told)
+  for (const node of nodes.slice(0, 2)) node.resume()
+  const guard = await patient({ ttl: 1500, timeout: 400 }).acquire('still', { renew: false })
+  await new Promise((resolve) => guard.lost.addEventListener('abort', resolve))
+  const still = { name: 'LostError', message: /its validity ended, because nothing extended it$/, nodes: [] }
+  assert.throws(() => guard.check(), still)
+  await assert.rejects(guard.release(), still)
+})
+
 test('wrong settings are refused with what to do', async () => {
   const list = urls(nodes)
   for (const [given, options, says] of [

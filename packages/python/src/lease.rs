@@ -1,6 +1,7 @@
 //! A lock that is held, as an object.
 
 use lockmod_host::Holding;
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
@@ -42,6 +43,20 @@ impl Lease {
 
     fn is_exclusive(&self) -> bool {
         self.0.is_exclusive()
+    }
+
+    /// The exception of a lease that has ended, if it has.
+    fn loss<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let loss = self.0.loss().map_err(|failure| error(py, &failure))?;
+        loss.map(|failure| error(py, &failure).into_bound_py_any(py)).transpose()
+    }
+
+    /// Raises that exception.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        match self.0.loss() {
+            Ok(None) => Ok(()),
+            Ok(Some(failure)) | Err(failure) => Err(error(py, &failure)),
+        }
     }
 
     /// Why the lease has ended, once it has, or None after `timeout` seconds.

@@ -10,7 +10,6 @@ mod lease;
 mod locker;
 mod outcome;
 
-use lockmod_host::Unit;
 use pyo3::prelude::*;
 
 use blocks::{Blocks, Exit};
@@ -22,12 +21,6 @@ use outcome::{Call, Port};
 #[pyfunction]
 fn finish(py: Python<'_>) {
     py.detach(lockmod_host::finish);
-}
-
-/// The text of the error of a lease that has ended.
-#[pyfunction]
-fn lost_text(name: &[u8], fence: u64, reason: &str) -> String {
-    lockmod_host::lost_text(Unit::Seconds, name, fence, reason)
 }
 
 /// The URLs of nodes in one text.
@@ -44,7 +37,6 @@ fn _lockmod(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Lease>()?;
     module.add_class::<Port>()?;
     module.add_class::<Call>()?;
-    module.add_function(wrap_pyfunction!(lost_text, module)?)?;
     module.add_function(wrap_pyfunction!(split_nodes, module)?)?;
     module.add_function(wrap_pyfunction!(finish, module)?)
 }

@@ -129,6 +129,42 @@ def test_without_a_quorum_every_node_has_its_say(nodes: list[str], servers: list
     servers[1].resume()
 
 
+def test_a_lease_that_expires_names_the_nodes_that_did_not_extend_it(
+    nodes: list[str], servers: list[Node], name: str
+) -> None:
+    # `check()` and the end of a block said only that the lease was not renewed.
+    guard = Locker(nodes, ttl=1.5, timeout=0.2).acquire(name)
+
+    def told(ends: Callable[[], object]) -> None:
+        with pytest.raises(lockmod.LostError, match=r"renewed: 2 of 3 nodes ") as lost:
+            ends()
+        one, two, three = (vote.vote for vote in lost.value.nodes)
+        assert three == "confirmed" and {one, two} <= {"timed_out", "unreachable"}
+        assert str(lost.value).startswith(f"the lease of lock '{name}' with fence {guard.fence} is lost: ")
+
+    def block() -> None:
+        with guard:
+            for node in servers[:2]:
+                node.pause()
+            assert guard.lost.wait(PATIENCE) == "expired"
+            told(guard.check)
+            told(guard.extend)
+
+    told(block)
+    told(guard.check)  # after its release, too
+    assert guard.lost.wait(0) == "expired"
+
+
+def test_a_lease_that_nothing_extends_ends_because_of_that(nodes: list[str], name: str) -> None:
+    guard = Locker(nodes, ttl=1.5, timeout=0.4).acquire(name, renew=False)
+    guard.extend()
+    assert guard.lost.wait(PATIENCE) == "expired"
+    for end in (guard.check, guard.release, guard.check):
+        with pytest.raises(lockmod.LostError, match="its validity ended, because nothing extended it") as lost:
+            end()
+        assert lost.value.nodes == ()
+
+
 def test_an_encrypted_connection_to_a_plain_port_is_named(servers: list[Node]) -> None:
     encrypted = [node.url.replace("redis:", "rediss:") for node in servers]
     with pytest.raises(lockmod.NoQuorumError, match="a port without TLS never answers rediss://"):
@@ -144,7 +180,7 @@ def test_a_lease_that_has_ended_keeps_its_reason(nodes: list[str], servers: list
             release(guard)
         assert lost.value.reason == "expired", what
         assert guard.lost.wait(0) == "expired", what
-        with pytest.raises(lockmod.LostError, match="ended without having been renewed"):
+        with pytest.raises(lockmod.LostError, match="ended, because nothing extended it$"):
             guard.check()
         guard.release()  # the second does nothing
 

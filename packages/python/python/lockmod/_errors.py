@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-from . import _lockmod
-
 
 class NodeVote(NamedTuple):
     """One node's vote."""
@@ -91,7 +89,11 @@ class TooLateError(LockError):
 
 
 class LostError(LockError):
-    """The lease has ended: stop what it protected."""
+    """The lease has ended: stop what it protected.
+
+    If it expired because too few nodes confirmed an extension, `nodes` has their votes on the last
+    one.
+    """
 
     reason: str = "expired"
     """`expired`, `removed` by force, `max_hold` reached, or `released`."""
@@ -140,11 +142,4 @@ def build(
         error.waited, error.attempts = tried
     if isinstance(error, LostError) and reason is not None:
         error.reason = reason
-    return error
-
-
-def lost(reason: str, fence: int, name: bytes) -> LostError:
-    """The error of a lease that has ended."""
-    error = LostError(_lockmod.lost_text(name, fence, reason))
-    error.reason = reason
     return error

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Callable, List
 
 from . import _lockmod
-from ._errors import ForkedError, LostError, NoQuorumError, lost
+from ._errors import ForkedError, LostError, NoQuorumError
 from ._options import function, seconds
 from ._port import callbacks, run, watch
 
@@ -111,11 +111,7 @@ class _Held:
 
     def check(self) -> None:
         """Raises `LostError` if the lease has ended: call it before every step that matters."""
-        if self._lease.is_lost():
-            raise lost(self._reason(), self.fence, self.name)
-
-    def _reason(self) -> str:
-        return self._lease.lost(0) or "expired"
+        self._lease.check()
 
     def _abandon(self) -> None:
         """Releases without waiting for any node."""
@@ -201,9 +197,9 @@ class Guard(_Held, _lockmod.Exit):
         A release that too few nodes confirmed raises nothing here. What the block raised is not
         replaced. The native `__exit__` calls it.
         """
-        reason = None
+        loss = None
         try:
-            reason = _lost_reason(self)
+            loss = _loss(self)
             self._lease.release()
         except NoQuorumError:
             # The work was done in time, and the lease runs out.
@@ -212,17 +208,19 @@ class Guard(_Held, _lockmod.Exit):
             if error is None:
                 raise
         except LostError as late:
-            reason = reason or late.reason
-        if reason is not None and error is None:
-            raise lost(reason, self.fence, self.name)
+            loss = loss or late
+        try:
+            if loss is not None and error is None:
+                raise loss
+        finally:
+            # Otherwise it would keep this frame, and this frame it.
+            del loss
 
 
-def _lost_reason(guard: _Held) -> str | None:
-    """Why the lease is lost, if it is and was not released."""
-    if not guard._lease.is_lost():  # pyright: ignore[reportPrivateUsage]
-        return None
-    reason = guard._reason()  # pyright: ignore[reportPrivateUsage]
-    return reason if reason != "released" else None
+def _loss(guard: _Held) -> LostError | None:
+    """The error of a lease that is lost and was not released."""
+    loss = guard._lease.loss()  # pyright: ignore[reportPrivateUsage]
+    return loss if loss is not None and loss.reason != "released" else None
 
 
 class AsyncGuard(_Held):
@@ -282,15 +280,18 @@ class AsyncGuard(_Held):
                 raise
             return
         is_ours = block is not None and await block.end(error)
-        reason = _lost_reason(self)
+        loss = _loss(self)
         try:
             await self.release()
         except NoQuorumError:
             pass  # as in Guard
         except LostError as late:
-            reason = reason or late.reason
-        if is_ours or (reason is not None and error is None):
-            raise lost(reason or "expired", self.fence, self.name) from error
+            loss = loss or late
+        try:
+            if loss is not None and (is_ours or error is None):
+                raise loss from error
+        finally:
+            del loss  # as in Guard
 
 
 class Guards(List[Guard], _lockmod.Exit):
