@@ -14,7 +14,10 @@ export type Name = string | Uint8Array
 export interface NodeVote {
   /** The node's address, without password. */
   readonly node: string
-  /** The master that voted, if the node is a Cluster or a group under Sentinel, and it is known. */
+  /**
+   * The master that was asked last, if the node is a Cluster or a group under Sentinel, and it is
+   * known.
+   */
   readonly master?: string
   /** In one word: `granted`, `held`, `timed_out`, `unreachable` and so on. */
   readonly vote: string

@@ -98,7 +98,7 @@ impl Destination {
     }
 
     /// Connects and logs in within `limit`, or within twice that for a group, whose master must be
-    /// found first.
+    /// found first; `asked` is then the master that was asked, if one was.
     ///
     /// # Errors
     /// Why that was not possible.
@@ -106,6 +106,7 @@ impl Destination {
         &self,
         channel: &[u8],
         limit: Duration,
+        asked: &mut Option<Arc<str>>,
     ) -> Result<Arrived, NoReply> {
         let silent = |_| NoReply::Unreachable("no answer when connecting".into());
         match self {
@@ -114,7 +115,7 @@ impl Destination {
                 Ok(Arrived { login, master: None })
             }
             Destination::Group(group) => {
-                let connecting = timeout(limit * 2, group.connect(channel, limit));
+                let connecting = timeout(limit * 2, group.connect(channel, limit, asked));
                 let (login, name, watch) = connecting.await.map_err(silent)??;
                 Ok(Arrived { login, master: Some((name, watch)) })
             }

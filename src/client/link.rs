@@ -180,10 +180,12 @@ impl LinkState {
         LinkState::taken(line, Ok(()));
     }
 
-    /// Notes that the node cannot be reached. Returns whether the link is dropped.
-    fn fail(&self, failure: &NoReply) -> bool {
+    /// Notes that the node cannot be reached, or the master of its group that was asked. Returns
+    /// whether the link is dropped.
+    fn fail(&self, failure: &NoReply, asked: Option<Arc<str>>) -> bool {
         let mut line = self.line();
         line.fail(failure);
+        line.master = asked.or_else(|| line.master.take());
         let is_closed = line.is_closed;
         let Some(router) = self.seat.router() else { return is_closed };
         let left = if is_closed { std::mem::take(&mut line.items) } else { VecDeque::new() };
@@ -259,7 +261,8 @@ async fn drive(driver: Driver, destination: Destination, patience: Duration) {
     let stall = stall_of(patience);
     let mut pause = PAUSE_MIN;
     loop {
-        match connect(shared, &destination, stall).await {
+        let mut asked = None;
+        match connect(shared, &destination, stall, &mut asked).await {
             Ok(Arrived { login, master }) => {
                 let (master, watch) = master.unzip();
                 {
@@ -279,7 +282,7 @@ async fn drive(driver: Driver, destination: Destination, patience: Duration) {
                 }
             }
             Err(failure) => {
-                let is_closed = shared.fail(&failure);
+                let is_closed = shared.fail(&failure, asked);
                 if is_closed {
                     return;
                 }
@@ -295,9 +298,10 @@ async fn connect(
     shared: &LinkState,
     destination: &Destination,
     stall: Duration,
+    asked: &mut Option<Arc<str>>,
 ) -> Result<Arrived, NoReply> {
     // This takes several round trips: on a slow network far longer than one answer.
-    let arrived = destination.connect(shared.seat.wakes.channel(), stall).await?;
+    let arrived = destination.connect(shared.seat.wakes.channel(), stall, asked).await?;
     if !shared.seat.answering.note(shared.seat.place, arrived.login.server) {
         return Err(NoReply::Unreachable(SAME_SERVER.into()));
     }

@@ -84,7 +84,11 @@ impl Links {
     /// of a Cluster.
     pub(super) fn masters(&self, node: usize) -> Vec<Arc<str>> {
         match &self.links[node] {
-            NodeLinks::One(link) => link.state().line().master.iter().map(Arc::clone).collect(),
+            NodeLinks::One(link) => {
+                let line = link.state().line();
+                // The master that cannot be reached may be none any more.
+                line.master.iter().filter(|_| line.down.is_none()).map(Arc::clone).collect()
+            }
             NodeLinks::Slots(links) => links.masters(),
         }
     }
@@ -94,8 +98,8 @@ impl Links {
         matches!(self.links[node], NodeLinks::Slots(_))
     }
 
-    /// The master that has this lock, if it is known: of the node's group while there is a
-    /// connection, or of a Cluster. `None` for a server by itself.
+    /// The master that has this lock, if it is known: of a Cluster, or of the node's group, where it
+    /// is the one that was asked last. `None` for a server by itself.
     pub(super) fn master_of(&self, node: usize, name: &[u8]) -> Option<Arc<str>> {
         match &self.links[node] {
             NodeLinks::One(link) => link.state().line().master.clone(),

@@ -124,7 +124,7 @@ pub(super) struct Outbox {
     pub(super) owed_unanswered: usize,
     /// Why the node cannot be reached at present.
     pub(super) down: Option<NoReply>,
-    /// Where the master of the node's group is, while there is a connection.
+    /// Where the master of the node's group is, or was when one was asked last.
     pub(super) master: Option<Arc<str>>,
     pub(super) is_closed: bool,
     /// Whether no task drives the connection any more.
@@ -213,7 +213,7 @@ impl Outbox {
     /// The node cannot be reached: only owed releases may wait for it. The commands in line were
     /// never sent, so a release of an acquire among them is not owed.
     pub(super) fn fail(&mut self, failure: &NoReply) {
-        (self.down, self.master) = (Some(failure.clone()), None);
+        self.down = Some(failure.clone());
         let mut unsent = HashSet::new();
         self.items.retain_mut(|item| {
             item.answer(Err(failure.clone()));

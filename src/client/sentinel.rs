@@ -105,7 +105,8 @@ impl WatchedGroup {
     }
 
     /// Connects to the master, with a watch that tells when another server becomes the master.
-    /// `patience` is how long the Sentinels have to answer.
+    /// `patience` is how long the Sentinels have to answer; `asked` becomes the master that they
+    /// name, before it is asked.
     ///
     /// # Errors
     /// Why that was not possible.
@@ -113,11 +114,13 @@ impl WatchedGroup {
         &self,
         channel: &[u8],
         patience: Duration,
+        asked: &mut Option<Arc<str>>,
     ) -> Result<(Login, Arc<str>, SwitchWatch), NoReply> {
         let told = self.ask_all(patience).await?;
         let newest = newest(&told).ok_or_else(|| NoReply::Unreachable("no Sentinel".into()))?;
         let master = self.login.master_at(newest);
         let name = Arc::clone(master.name());
+        *asked = Some(Arc::clone(&name));
         let login = master.connect(channel).await;
         let login = login.map_err(|failure| failure.at(format_args!("its master {name}")))?;
         let posts = told.into_iter().map(|told| told.post).collect();

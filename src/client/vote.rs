@@ -360,8 +360,9 @@ fn write_ahead(f: &mut fmt::Formatter<'_>, readers: u64, waiting_writers: u64) -
 pub struct NodeReport {
     /// The node's address, without password.
     pub node: Arc<str>,
-    /// For a Cluster, the master that has the lock's slot; for a group under Sentinel, its master.
-    /// `None` for a server by itself, or while the master is not known.
+    /// For a Cluster, the master that has the lock's slot; for a group under Sentinel, the master
+    /// that was asked last, also if it cannot be reached. `None` for a server by itself, or while
+    /// no master is known.
     pub master: Option<Arc<str>>,
     /// Its vote.
     pub vote: Vote,

@@ -53,6 +53,33 @@ async fn the_master_is_found_and_followed_when_it_is_killed() {
     guard.release().await.unwrap();
 }
 
+/// Regression: the report named the master only in words.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_cannot_be_reached_is_reported_with_the_master_that_was_asked() {
+    let mut group = Group::start(0, server);
+    let place = format!("127.0.0.1:{}", group.servers[0].port());
+    let locker = locker(&group);
+    connected(&locker).await;
+    group.servers[0].kill();
+    let unreachable = || async {
+        let error = locker.try_acquire("a").await.unwrap_err();
+        let report = error.nodes()[0].clone();
+        matches!(report.vote, Vote::Unreachable(_)).then_some(report)
+    };
+    let report = loop {
+        if let Some(report) = unreachable().await {
+            break report;
+        }
+    };
+    assert_eq!(report.master.as_deref(), Some(&*place), "{report}");
+    // One that was never reached, too.
+    let late = builder(&[group.url()]).build().unwrap();
+    let error = late.acquire("a").wait(millis(500)).await.unwrap_err();
+    assert_eq!(error.nodes()[0].master.as_deref(), Some(&*place), "{error}");
+    let survey = locker.survey(10).await;
+    assert!(survey.nodes[0].masters.is_empty(), "whether it still is the master is not known");
+}
+
 /// Its successor waits for leases that it does not know; this lease came with the data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_held_lock_lives_through_a_failover_of_the_only_group() {

@@ -64,7 +64,8 @@ pub struct Failure {
 pub struct NodeVote {
     /// The node's address, without password.
     pub node: String,
-    /// The master that voted, if the node is a Cluster or a group under Sentinel, and it is known.
+    /// The master that was asked last, if the node is a Cluster or a group under Sentinel, and it
+    /// is known.
     pub master: Option<String>,
     /// The vote in one word.
     pub vote: &'static str,

@@ -5,8 +5,8 @@
 const { join } = require('node:path')
 
 /**
- * @typedef {{ node: string, vote: string, text: string, fence?: number, label?: string,
- *   left?: number, heldFor?: number }} Vote
+ * @typedef {{ node: string, master?: string, vote: string, text: string, fence?: number,
+ *   label?: string, left?: number, heldFor?: number }} Vote
  * @typedef {{ kind: string, text: string, nodes: Vote[], waited?: number, attempts?: number,
  *   reason?: string }} Failed
  * @typedef {{ vote?: Vote, node: string, state: string, fence: number, label?: string,

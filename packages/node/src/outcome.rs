@@ -169,7 +169,8 @@ impl From<Failure> for Failed {
 pub struct Vote {
     /// The node's address, without password.
     pub node: String,
-    /// The master that voted, if the node is a Cluster or a group under Sentinel, and it is known.
+    /// The master that was asked last, if the node is a Cluster or a group under Sentinel, and it
+    /// is known.
     pub master: Option<String>,
     /// In one word.
     pub vote: &'static str,

@@ -23,7 +23,8 @@ class NodeVote(NamedTuple):
     held_for: Optional[float] = None
     """How long that holder has had the lock, in seconds."""
     master: Optional[str] = None
-    """The master that voted, if the node is a Cluster or a group under Sentinel, and it is known."""
+    """The master that was asked last, if the node is a Cluster or a group under Sentinel, and it is
+    known."""
 
 
 class LockError(Exception):
@@ -124,7 +125,7 @@ for _class in (LockError, *_CLASSES.values()):
     _class.__module__ = "lockmod"
 
 _Vote = tuple[
-    str, str, str, Optional[int], Optional[str], Optional[float], Optional[float]
+    str, str, str, Optional[int], Optional[str], Optional[float], Optional[float], Optional[str]
 ]
 
 

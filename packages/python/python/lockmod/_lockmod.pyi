@@ -8,7 +8,7 @@ from ._guard import AsyncGuard, Guard
 
 _T = TypeVar("_T", covariant=True)
 _Vote = tuple[
-    str, str, str, Optional[int], Optional[str], Optional[float], Optional[float]
+    str, str, str, Optional[int], Optional[str], Optional[float], Optional[float], Optional[str]
 ]
 _State = tuple[
     str,
