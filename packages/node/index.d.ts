@@ -86,12 +86,12 @@ export interface AcquireOptions {
   signal?: AbortSignal | undefined
 }
 
-/** The options of an acquisition of several locks. */
-export interface ManyOptions {
+/** The options of an acquisition of several locks: those of one, for each of them. */
+export interface ManyOptions extends Omit<AcquireOptions, 'shared' | 'wait'> {
+  /** How long to wait for all of them together; with 0 each is tried once. */
+  wait?: number | undefined
   /** More locks, acquired as a reader unless they are in `names`. */
   shared?: Iterable<Name> | undefined
-  /** Ends the wait, as for one lock. */
-  signal?: AbortSignal | undefined
 }
 
 /** The settings of a locker. */
@@ -177,7 +177,7 @@ export class Locker {
   tryAcquire(name: Name, options?: Omit<AcquireOptions, 'wait'>): Promise<Guard>
 
   /**
-   * Acquires all of these locks or none, waiting for as long as the locker's `wait`.
+   * Acquires all of these locks or none. `wait` is for all of them together.
    *
    * They are acquired in the order of their names, whatever order they are given in, so that two
    * callers cannot wait for each other; a repeated name counts once. The guards come in

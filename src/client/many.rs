@@ -58,7 +58,16 @@ impl AcquireMany {
 
     options!();
 
-    async fn run(self) -> Result<Guards, AcquireError> {
+    /// Refuses options that cannot work, even if there are no locks to acquire.
+    ///
+    /// # Errors
+    /// [`AcquireError::BadOption`].
+    pub(super) fn check(&mut self) -> Result<(), AcquireError> {
+        self.acquire.check()
+    }
+
+    async fn run(mut self) -> Result<Guards, AcquireError> {
+        self.check()?;
         let started_at = self.acquire.now();
         let mut guards = Vec::with_capacity(self.names.len());
         for (name, mode) in &self.names {

@@ -211,9 +211,7 @@ impl Holding {
     ///
     /// # Errors
     /// [`Failure`] in a forked child.
-    pub fn lost(
-        &self,
-    ) -> Result<impl Future<Output = Failure> + Send + 'static + use<>, Failure> {
+    pub fn lost(&self) -> Result<impl Future<Output = Failure> + Send + 'static + use<>, Failure> {
         let (inside, unit) = (Arc::clone(self.inside.get()?), self.host.unit());
         let lost = inside.look(|guard| guard.lost());
         Ok(async move {

@@ -194,7 +194,7 @@ pub struct Request {
     pub renew: Option<bool>,
     /// The longest time to hold the lease, renewals included.
     pub max_hold: Option<f64>,
-    /// As a reader: with other readers, but no writer.
+    /// As a reader: with other readers, but no writer. Of several locks, all of them.
     pub shared: bool,
 }
 
@@ -265,6 +265,33 @@ impl Inside {
             background.settle(async move { drop(locker.settle().await) });
         }
     }
+}
+
+/// Sets the options of a request for one lock, or for several: the client has a type for each, with
+/// the same methods.
+macro_rules! set_options {
+    ($unit:expr, $acquire:expr, $request:expr) => {{
+        let (unit, mut acquire, request): (Unit, _, Request) = ($unit, $acquire, $request);
+        if let Some(wait) = request.wait {
+            acquire = acquire.wait(unit.length(Span::WAIT, wait)?);
+        }
+        if let Some(ttl) = request.ttl {
+            acquire = acquire.ttl(unit.length(Span::TTL, ttl)?);
+        }
+        if let Some(max_hold) = request.max_hold {
+            acquire = acquire.max_hold(unit.length(Span::MAX_HOLD, max_hold)?);
+        }
+        if let Some(label) = request.label {
+            acquire = acquire.label(label);
+        }
+        if request.shared {
+            acquire = acquire.shared();
+        }
+        if let Some(renew) = request.renew {
+            acquire = acquire.renew(renew);
+        }
+        Ok::<_, Failure>(acquire)
+    }};
 }
 
 impl Host {
@@ -349,42 +376,31 @@ impl Host {
 
     /// The acquisition that this request describes.
     fn asked(&self, name: Vec<u8>, request: Request) -> Result<Acquire, Failure> {
-        let unit = self.unit();
         check_name(&name)?;
-        let mut acquire = self.inside.locker.get()?.acquire(name);
-        acquire =
-            unit.set(acquire, Span::WAIT, request.wait, |acquire, wait| acquire.wait(wait))?;
-        acquire = unit.set(acquire, Span::TTL, request.ttl, |acquire, ttl| acquire.ttl(ttl))?;
-        acquire = unit
-            .set(acquire, Span::MAX_HOLD, request.max_hold, |acquire, max| acquire.max_hold(max))?;
-        if let Some(label) = request.label {
-            acquire = acquire.label(label);
-        }
-        if request.shared {
-            acquire = acquire.shared();
-        }
-        if let Some(renew) = request.renew {
-            acquire = acquire.renew(renew);
-        }
-        Ok(acquire)
+        let acquire = self.inside.locker.get()?.acquire(name);
+        set_options!(self.unit(), acquire, request)
     }
 
     /// A future that acquires all of these locks or none, in the order of their names. Those that
     /// are only in `shared` are acquired as a reader.
     ///
     /// # Errors
-    /// [`Failure`] if a name is empty or too long, or this process is a forked child.
+    /// [`Failure`] if the request or a name is wrong, or this process is a forked child.
     pub fn acquire_many(
         &self,
         names: Vec<Vec<u8>>,
         shared: Vec<Vec<u8>>,
+        request: Request,
     ) -> Result<impl Future<Output = Result<Vec<Holding>, Failure>> + Send + use<>, Failure> {
         names.iter().chain(&shared).try_for_each(|name| check_name(name))?;
-        let locker = self.inside.locker.get()?.clone();
+        let unit = self.unit();
+        let acquire = self.inside.locker.get()?.acquire_many(names).and_shared(shared);
+        let acquire = set_options!(unit, acquire, request)?;
         let host = self.clone();
         Ok(async move {
-            let failed = |error| Failure::from(error).over_tls(host.inside.has_tls);
-            let guards = locker.acquire_many(names).and_shared(shared).await.map_err(failed)?;
+            let has_tls = host.inside.has_tls;
+            let failed = |error| Failure::from(error).spelled(unit).over_tls(has_tls);
+            let guards = acquire.await.map_err(failed)?;
             Ok(guards
                 .into_vec()
                 .into_iter()

@@ -66,9 +66,14 @@ class Locker {
    */
   async acquireMany(names, options = {}) {
     check(options, MANY)
-    const { shared = [], signal } = options
+    const core = this.#core
+    const { shared = [], wait, ttl, label, renew, maxHold, signal } = options
     const [asked, read] = [list(names, 'the names are'), list(shared, 'shared is')]
-    return guards(await run((port) => this.#core.acquireMany(port, asked, read), signal))
+    const done = await run(
+      (port) => core.acquireMany(port, asked, read, wait, ttl, label, renew, maxHold),
+      signal,
+    )
+    return guards(done)
   }
 
   /**

@@ -24,7 +24,8 @@ const { join } = require('node:path')
  *   acquire(port: Port, name: string | Uint8Array, wait?: number, ttl?: number, label?: string,
  *     renew?: boolean, maxHold?: number, shared?: boolean): number,
  *   acquireMany(port: Port, names: (string | Uint8Array)[],
- *     shared: (string | Uint8Array)[]): number,
+ *     shared: (string | Uint8Array)[], wait?: number, ttl?: number, label?: string,
+ *     renew?: boolean, maxHold?: number): number,
  *   info(port: Port, name: string | Uint8Array): number, settle(port: Port): number }} Core
  * @typedef {{ Port: new (ring: () => void) => Port, Lease: Function, open(made: object): Core | Failed,
  *   finish(): void,

@@ -31,7 +31,7 @@ const TRIED = { ...TERMS, shared: 'boolean', signal: 'signal' }
 /** @type {Known} */
 const ASKED = { ...TRIED, wait: 'number' }
 /** @type {Known} Of several locks: `list` checks the names. */
-const MANY = { shared: 'names', signal: 'signal' }
+const MANY = { ...TERMS, wait: 'number', shared: 'names', signal: 'signal' }
 
 /** @type {Record<string, string>} */
 const GIVE = {
@@ -57,6 +57,9 @@ function check(options, known) {
     const value = given[name]
     const type = Object.hasOwn(known, name) ? known[name] : undefined
     if (type === undefined) {
+      if (known === TRIED && name === 'wait') {
+        throw new OptionError('tryAcquire does not wait: leave out wait, or use acquire')
+      }
       const names = Object.keys(known).join(', ')
       throw new OptionError(`there is no option '${name}': there are ${names}`)
     }

@@ -98,9 +98,21 @@ impl Core {
 
     /// Acquires several or none; `shared` as a reader.
     #[napi]
-    pub fn acquire_many(&self, port: &Port, names: Vec<Name>, shared: Vec<Name>) -> f64 {
+    #[allow(clippy::too_many_arguments)] // As above.
+    pub fn acquire_many(
+        &self,
+        port: &Port,
+        names: Vec<Name>,
+        shared: Vec<Name>,
+        wait: Option<f64>,
+        ttl: Option<f64>,
+        label: Option<String>,
+        renew: Option<bool>,
+        max_hold: Option<f64>,
+    ) -> f64 {
         let all = |names: Vec<Name>| names.into_iter().map(bytes).collect();
-        let acquire = self.0.acquire_many(all(names), all(shared));
+        let request = Request { wait, ttl, label, renew, max_hold, shared: false };
+        let acquire = self.0.acquire_many(all(names), all(shared), request);
         port.run(acquire.map(|acquire| async move { acquire.await.map(Value::Leases) }))
     }
 

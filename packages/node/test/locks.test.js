@@ -176,6 +176,37 @@ test('a lease that expires names the nodes that did not extend it', async () => 
   await assert.rejects(guard.release(), still)
 })
 
+test('several locks take the options of one', async () => {
+  const locker = patient()
+  const held = await locker.acquire('many:b', { label: 'other' })
+  const began = Date.now()
+  const all = ['many:a', 'many:b']
+  await assert.rejects(locker.acquireMany(all, { wait: 0 }), { name: 'HeldError' })
+  await assert.rejects(locker.usingMany(all, { wait: 200 }, () => {}), { name: 'HeldError' })
+  assert.ok(Date.now() - began >= 199)
+  await held.release()
+  const options = { wait: 5000, ttl: 60_000, label: 'mine', renew: false, maxHold: 50_000 }
+  for (const guard of await locker.acquireMany(all, { ...options, shared: ['many:c'] })) {
+    assert.ok(guard.validity > 45_000 && guard.validity <= 50_000, 'maxHold is shorter than the ttl')
+    assert.equal((await nodes[0].info(guard.name)).label, 'mine')
+    await guard.release()
+  }
+  for (const [wrong, message] of [
+    [{ wait: -1 }, /wait is -1/],
+    [{ ttl: 1e12 }, /nodes' limit/],
+    [{ label: 5 }, /label is 5/],
+    [{ renew: 1 }, /renew is 1/],
+    [{ maxHold: 1 }, /maxHold/],
+    [{ shared: true }, /shared is true: give a list of names/],
+  ]) {
+    for (const some of [all, []]) {
+      await assert.rejects(locker.acquireMany(some, wrong), { name: 'OptionError', message })
+    }
+  }
+  const message = 'tryAcquire does not wait: leave out wait, or use acquire'
+  await assert.rejects(locker.tryAcquire('many', { wait: 1 }), { name: 'OptionError', message })
+})
+
 test('wrong settings are refused with what to do', async () => {
   const list = urls(nodes)
   for (const [given, options, says] of [

@@ -96,15 +96,22 @@ impl Core {
         self.0.check(name, request).map_err(|failure| error(py, &failure))
     }
 
-    #[pyo3(signature = (names, shared, port=None))]
+    #[allow(clippy::too_many_arguments)] // As above.
+    #[pyo3(signature = (names, shared, wait, ttl, label, renew, max_hold, port=None))]
     fn acquire_many<'py>(
         &self,
         py: Python<'py>,
         names: Vec<Vec<u8>>,
         shared: Vec<Vec<u8>>,
+        wait: Option<f64>,
+        ttl: Option<f64>,
+        label: Option<String>,
+        renew: Option<bool>,
+        max_hold: Option<f64>,
         port: Option<&Port>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let acquire = self.0.acquire_many(names, shared);
+        let request = Request { wait, ttl, label, renew, max_hold, shared: false };
+        let acquire = self.0.acquire_many(names, shared, request);
         run(py, port, acquire.map(|acquire| async move { acquire.await.map(Value::Leases) }))
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import os
@@ -13,7 +14,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Callable
+from typing import Any, Callable
 
 import pytest
 from conftest import PATIENCE, Node, until
@@ -163,6 +164,39 @@ def test_a_lease_that_nothing_extends_ends_because_of_that(nodes: list[str], nam
         with pytest.raises(lockmod.LostError, match="its validity ended, because nothing extended it") as lost:
             end()
         assert lost.value.nodes == ()
+
+
+def test_several_locks_take_the_options_of_one(locker: Locker, servers: list[Node], name: str) -> None:
+    names = [f"{name}:{one}" for one in "ab"]
+    held = locker.acquire(names[1], label="other")
+    began = time.monotonic()
+    with pytest.raises(lockmod.HeldError):
+        locker.acquire_many(names, wait=0)
+    with pytest.raises(lockmod.HeldError):
+        asyncio.run(locker.aio.acquire_many(names, wait=0.2))
+    assert 0.2 <= time.monotonic() - began < PATIENCE, "for all of them together"
+    held.release()
+    guards = locker.acquire_many(
+        names, shared=[f"{name}:c"], wait=5, ttl=60, label="mine", renew=False, max_hold=50
+    )
+    for guard in guards:
+        assert 45 < guard.validity <= 50, "max_hold is shorter than the ttl"
+        assert servers[0].holder(guard.name.decode()) == "mine"
+        guard.release()
+    for wrong, says in (
+        ({"wait": -1}, "wait is -1"),
+        ({"ttl": 1e9}, "nodes' limit"),
+        ({"label": 5}, "label is 5"),
+        ({"renew": 1}, "renew is 1"),
+        ({"max_hold": 0.001}, "max_hold"),
+        ({"shared": True}, "shared is True: give a list of names"),
+    ):
+        for some in (names, []):
+            options: dict[str, Any] = wrong
+            with pytest.raises(lockmod.OptionError, match=says):
+                locker.acquire_many(some, **options)
+            with pytest.raises(lockmod.OptionError, match=says):
+                asyncio.run(locker.aio.acquire_many(some, **options))
 
 
 def test_an_encrypted_connection_to_a_plain_port_is_named(servers: list[Node]) -> None:

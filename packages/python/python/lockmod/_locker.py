@@ -10,7 +10,7 @@ from . import _lockmod
 from ._errors import NodeVote
 from ._guard import AsyncGuard, AsyncGuards, Guard, Guards
 from ._options import Name, Options, all_bytes, file, flag, name_bytes, options, seconds
-from ._options import text, urls
+from ._options import terms, text, urls
 from ._port import run
 
 if TYPE_CHECKING:
@@ -214,10 +214,21 @@ class Locker:
         asked = options(0.0, ttl, label, renew, max_hold, shared)
         return Guard(self._core.acquire(name_bytes(name), *asked))
 
-    def acquire_many(self, names: Iterable[Name], *, shared: Iterable[Name] = ()) -> Guards:
-        """Acquires all of these locks or none, waiting for as long as the locker's `wait`.
+    def acquire_many(
+        self,
+        names: Iterable[Name],
+        *,
+        shared: Iterable[Name] = (),
+        wait: float | None = None,
+        ttl: float | None = None,
+        label: str | None = None,
+        renew: bool | None = None,
+        max_hold: float | None = None,
+    ) -> Guards:
+        """Acquires all of these locks or none. `wait` is for all of them together.
 
-        Those in `shared` are acquired as a reader, unless they are in `names` too.
+        The other options are those of `acquire`, for each of the locks; with `wait=0` each is tried
+        once. Those in `shared` are acquired as a reader, unless they are in `names` too.
 
         They are acquired in the order of their names, whatever order they are given in, so that
         two callers cannot wait for each other; a repeated name counts once. The guards
@@ -231,7 +242,9 @@ class Locker:
         >>> [(guard.name, guard.exclusive) for guard in guards]
         [(b'catalogue-5', False), (b'stock-5', True)]
         """
-        leases = self._core.acquire_many(*_all_names(names, shared))
+        every, read = _all_names(names, shared)
+        asked = terms(wait, ttl, label, renew, max_hold)
+        leases = self._core.acquire_many(every, read, *asked)
         return Guards(Guard(lease) for lease in leases)
 
     def lock(
@@ -328,12 +341,21 @@ class AsyncLocker:
         )
 
     async def acquire_many(
-        self, names: Iterable[Name], *, shared: Iterable[Name] = ()
+        self,
+        names: Iterable[Name],
+        *,
+        shared: Iterable[Name] = (),
+        wait: float | None = None,
+        ttl: float | None = None,
+        label: str | None = None,
+        renew: bool | None = None,
+        max_hold: float | None = None,
     ) -> AsyncGuards:
         """Acquires all of these locks or none; see `Locker.acquire_many`."""
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
-        asked, read = _all_names(names, shared)
-        leases = await run(lambda port: core.acquire_many(asked, read, port))
+        every, read = _all_names(names, shared)
+        asked = terms(wait, ttl, label, renew, max_hold)
+        leases = await run(lambda port: core.acquire_many(every, read, *asked, port))
         return AsyncGuards(AsyncGuard(lease) for lease in leases)
 
     def lock(

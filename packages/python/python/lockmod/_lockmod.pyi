@@ -138,10 +138,27 @@ class Core:
         shared: bool,
     ) -> None: ...
     @overload
-    def acquire_many(self, names: list[bytes], shared: list[bytes]) -> list[Lease]: ...
+    def acquire_many(
+        self,
+        names: list[bytes],
+        shared: list[bytes],
+        wait: float | None,
+        ttl: float | None,
+        label: str | None,
+        renew: bool | None,
+        max_hold: float | None,
+    ) -> list[Lease]: ...
     @overload
     def acquire_many(
-        self, names: list[bytes], shared: list[bytes], port: Port
+        self,
+        names: list[bytes],
+        shared: list[bytes],
+        wait: float | None,
+        ttl: float | None,
+        label: str | None,
+        renew: bool | None,
+        max_hold: float | None,
+        port: Port,
     ) -> Call[list[Lease]]: ...
     @overload
     def info(self, name: bytes) -> list[_State]: ...

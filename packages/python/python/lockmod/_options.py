@@ -117,8 +117,18 @@ def function(callback: Callable[[str], object]) -> Callable[[str], object]:
     return callback
 
 
+class Terms(NamedTuple):
+    """The options of every acquisition, in the order in which the native part takes them."""
+
+    wait: float | None
+    ttl: float | None
+    label: str | None
+    renew: bool | None
+    max_hold: float | None
+
+
 class Options(NamedTuple):
-    """The options of an acquisition, in the order in which the native part takes them."""
+    """The same with those of one lock."""
 
     wait: float | None
     ttl: float | None
@@ -126,6 +136,23 @@ class Options(NamedTuple):
     renew: bool | None
     max_hold: float | None
     shared: bool
+
+
+def terms(
+    wait: float | None,
+    ttl: float | None,
+    label: str | None,
+    renew: bool | None,
+    max_hold: float | None,
+) -> Terms:
+    """Checks the options of every acquisition. None stands for the locker's."""
+    return Terms(
+        seconds("wait", wait),
+        seconds("ttl", ttl),
+        None if label is None else text("label", label),
+        None if renew is None else flag("renew", renew),
+        seconds("max_hold", max_hold),
+    )
 
 
 def options(
@@ -136,12 +163,5 @@ def options(
     max_hold: float | None,
     shared: bool,
 ) -> Options:
-    """Checks the options of an acquisition. None stands for the locker's."""
-    return Options(
-        seconds("wait", wait),
-        seconds("ttl", ttl),
-        None if label is None else text("label", label),
-        None if renew is None else flag("renew", renew),
-        seconds("max_hold", max_hold),
-        flag("shared", shared),
-    )
+    """Checks the options of an acquisition of one lock."""
+    return Options(*terms(wait, ttl, label, renew, max_hold), flag("shared", shared))
