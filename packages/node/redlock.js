@@ -154,6 +154,11 @@ class Redlock extends EventEmitter {
     this.#patient(Infinity)
   }
 
+  // Not the clients: their URLs may have passwords.
+  [inspect.custom]() {
+    return `Redlock { ${this.#locker === undefined ? `${this.clients.size} clients` : inspect(this.#locker)} }`
+  }
+
   async quit() {
     this.#hasQuit = true
     await Promise.all([...this.clients].map((client) => quit(client)))

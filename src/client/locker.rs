@@ -39,6 +39,11 @@ impl fmt::Debug for Locker {
 }
 
 impl Locker {
+    /// The nodes' addresses, without passwords, in their order.
+    pub fn nodes(&self) -> &[Arc<str>] {
+        self.core.world.nodes()
+    }
+
     /// Starts to collect settings.
     pub fn builder() -> LockerBuilder {
         LockerBuilder::default()

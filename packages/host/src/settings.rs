@@ -13,6 +13,9 @@ use crate::process::{Background, Ours, background};
 /// The longest length of time, also for "without end": a hundred years.
 const LENGTH_MAX: f64 = 100.0 * 365.0 * 86_400.0;
 
+/// How many nodes of a locker are shown.
+const SHOWN_MAX: usize = 5;
+
 /// The unit in which a language counts lengths of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
@@ -246,6 +249,8 @@ pub(crate) struct Inside {
     unit: Unit,
     /// A node is reached over TLS.
     has_tls: bool,
+    /// The nodes' addresses.
+    nodes: Vec<String>,
 }
 
 impl Drop for Inside {
@@ -333,14 +338,25 @@ impl Host {
         }
         let _inside = background.runtime.enter();
         let built = builder.build().map_err(|error| Failure::from(error).spelled(unit))?;
+        let nodes = built.nodes().iter().map(|node| node.to_string()).collect();
         let locker = Ours::new(background, built);
-        let inside = Arc::new(Inside { locker, unit, has_tls });
+        let inside = Arc::new(Inside { locker, unit, has_tls, nodes });
         background.hosts.note(&inside);
         Ok(Host { inside })
     }
 
     pub(crate) fn background(&self) -> &'static Background {
         self.inside.locker.background
+    }
+
+    /// The nodes' addresses, without passwords: a few of them. In a forked child, too.
+    pub fn shown(&self) -> String {
+        let nodes = &self.inside.nodes;
+        let few = nodes[..nodes.len().min(SHOWN_MAX)].join(", ");
+        match nodes.len().saturating_sub(SHOWN_MAX) {
+            0 => few,
+            more => format!("{few} and {more} more"),
+        }
     }
 
     pub(crate) fn unit(&self) -> Unit {

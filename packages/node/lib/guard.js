@@ -4,7 +4,7 @@
 
 const { LostError, NoQuorumError, OptionError, build } = require('./errors.js')
 const { native } = require('./native.js')
-const { length } = require('./options.js')
+const { length, shown } = require('./options.js')
 const { run, watch } = require('./port.js')
 
 /**
@@ -97,7 +97,8 @@ class Guard {
   [Symbol.for('nodejs.util.inspect.custom')]() {
     const reason = this.#lease.reason()
     const state = reason ?? `valid for ${Math.round(this.validity)} ms`
-    return `Guard { name: '${this.name}', fence: ${this.fence}, ${state} }`
+    const shared = reason === null && !this.exclusive ? 'shared, ' : ''
+    return `Guard { name: ${shown(this.name)}, fence: ${this.fence}, ${shared}${state} }`
   }
 }
 

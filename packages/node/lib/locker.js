@@ -111,6 +111,10 @@ class Locker {
   async settle() {
     return (await run((port) => this.#core.settle(port))).votes ?? []
   }
+
+  [Symbol.for('nodejs.util.inspect.custom')]() {
+    return `Locker { ${this.#core.shown()} }`
+  }
 }
 
 /** @param {Done} done */

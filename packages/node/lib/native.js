@@ -20,7 +20,7 @@ const { join } = require('node:path')
  *   isExclusive(): boolean, reason(): string | null, loss(): Failed | null, lost(port: Port): number,
  *   extend(port: Port, ttl?: number): number, downgrade(port: Port): number,
  *   release(port: Port): number, keep(): void, abandon(): void }} Lease
- * @typedef {{
+ * @typedef {{ shown(): string,
  *   acquire(port: Port, name: string | Uint8Array, wait?: number, ttl?: number, label?: string,
  *     renew?: boolean, maxHold?: number, shared?: boolean): number,
  *   acquireMany(port: Port, names: (string | Uint8Array)[],

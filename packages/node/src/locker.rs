@@ -74,6 +74,12 @@ pub struct Core(Host);
 
 #[napi]
 impl Core {
+    /// The nodes' addresses, for people.
+    #[napi]
+    pub fn shown(&self) -> String {
+        self.0.shown()
+    }
+
     /// Acquires one lock.
     #[napi]
     #[allow(clippy::too_many_arguments)] // They are optional, and an object costs more.

@@ -5,6 +5,7 @@ const { spawnSync } = require('node:child_process')
 const { getEventListeners } = require('node:events')
 const { test } = require('node:test')
 const { setTimeout: sleep } = require('node:timers/promises')
+const { inspect } = require('node:util')
 const { runInNewContext } = require('node:vm')
 const { Worker } = require('node:worker_threads')
 const { Node, PATIENCE, block, three, until, urls } = require('./nodes.js')
@@ -18,6 +19,7 @@ const {
   OptionError,
   RefusedError,
 } = require('lockmod')
+const { default: Redlock } = require('lockmod/redlock')
 
 const nodes = three()
 // A busy machine may be slow to answer; every test that needs less says so.
@@ -205,6 +207,25 @@ test('several locks take the options of one', async () => {
   }
   const message = 'tryAcquire does not wait: leave out wait, or use acquire'
   await assert.rejects(locker.tryAcquire('many', { wait: 1 }), { name: 'OptionError', message })
+})
+
+test('what is printed is short and has no secret', async () => {
+  const list = urls(nodes)
+  const secret = list.map((url) => url.replace('redis://', 'redis://someone:SECRET@'))
+  const places = list.map((url) => url.replace('redis://', '')).join(', ')
+  assert.equal(inspect(new Locker(secret)), `Locker { ${places} }`)
+  const redlock = new Redlock(secret)
+  assert.equal(inspect(redlock, { depth: 9 }), 'Redlock { 3 clients }')
+  assert.equal(inspect(new Redlock(new Locker(list))), `Redlock { Locker { ${places} } }`)
+  const guard = await patient().acquire("it's")
+  const start = `Guard { name: "it's", fence: ${guard.fence}, `
+  assert.match(inspect(guard).replace(start, '!'), /^!valid for 9\d\d\d ms }$/)
+  await guard.downgrade()
+  assert.match(inspect(guard).replace(start, '!'), /^!shared, valid for /)
+  await guard.release()
+  assert.equal(inspect(guard), `${start}released }`)
+  const [vote] = await patient().settle()
+  assert.deepEqual(vote, { node: list[0].replace('redis://', ''), vote: 'confirmed', text: 'confirmed' })
 })
 
 test('wrong settings are refused with what to do', async () => {

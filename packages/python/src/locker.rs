@@ -56,6 +56,11 @@ impl Core {
         py.detach(|| Host::new(settings)).map(Core).map_err(|failure| error(py, &failure))
     }
 
+    /// The nodes' addresses, for people.
+    fn shown(&self) -> String {
+        self.0.shown()
+    }
+
     fn __reduce__(&self) -> PyResult<()> {
         Err(PyTypeError::new_err("a Locker cannot be pickled: make one in each process"))
     }

@@ -7,6 +7,7 @@ import ctypes
 import gc
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -197,6 +198,36 @@ def test_several_locks_take_the_options_of_one(locker: Locker, servers: list[Nod
                 locker.acquire_many(some, **options)
             with pytest.raises(lockmod.OptionError, match=says):
                 asyncio.run(locker.aio.acquire_many(some, **options))
+
+
+def test_what_is_printed_is_short_and_has_no_secret(nodes: list[str], name: str) -> None:
+    secret = [url.replace("redis://", "redis://someone:SECRET@") for url in nodes]
+    places = ", ".join(url.removeprefix("redis://") for url in nodes)
+    assert repr(Locker(secret)) == f"<Locker of {places}>"
+    assert repr(Locker(secret).aio) == f"<AsyncLocker of <Locker of {places}>>"
+    many = [f"redis://:SECRET@h{number}" for number in range(7)]
+    assert repr(Locker(many)).endswith("h4:6379 and 2 more>")
+    assert repr(Locker.__new__(Locker)) == "<Locker of nothing>"
+    locker = Locker(nodes, ttl=10, timeout=2)
+    assert repr(locker.lock(name)) == f"<Lock {name.encode()}>"
+    assert repr(locker.lock(name, shared=True)) == f"<Lock {name.encode()}, shared>"
+    assert len(repr(locker.lock("x" * 60_000))) < 120
+    guard = locker.acquire(name)
+    start = f"<Guard {name.encode()}, fence {guard.fence}, "
+    assert re.fullmatch(re.escape(start) + r"valid for 9\.\d s>", repr(guard)), guard
+    assert repr(guard.lost) == f"<Lost of {name.encode()}, not set>"
+    guard.downgrade()
+    assert repr(guard).startswith(start + "shared, valid for ")
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if repr(guard) == start + "held by the parent process>" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    vote = locker.settle()[0]
+    assert repr(vote) == f"NodeVote(node='{places.split(',')[0]}', vote='confirmed', text='confirmed')"
+    assert repr(locker.info(name + "none")[0]).endswith("state='free', fence=0, waiters=0, readers=0, waiting_readers=0)")
+    guard.release()
+    assert repr(guard) == start + "released>"
+    assert repr(guard.lost) == f"<Lost of {name.encode()}, set>"
 
 
 def test_an_encrypted_connection_to_a_plain_port_is_named(servers: list[Node]) -> None:

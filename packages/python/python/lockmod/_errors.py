@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
+
+
+def given(told: Any) -> str:
+    """A NamedTuple in short: without the fields that say nothing."""
+    fields = zip(told._fields, told)
+    said = [f"{name}={value!r}" for name, value in fields if value is not None and value != ()]
+    return f"{type(told).__name__}({', '.join(said)})"
 
 
 class NodeVote(NamedTuple):
@@ -25,6 +32,9 @@ class NodeVote(NamedTuple):
     master: Optional[str] = None
     """The master that was asked last, if the node is a Cluster or a group under Sentinel, and it is
     known."""
+
+    def __repr__(self) -> str:
+        return given(self)
 
 
 class LockError(Exception):

@@ -17,9 +17,21 @@ if TYPE_CHECKING:
     from ._lockmod import Lease
 
 
+_NAME_MAX = 80
+
+
+def shown(name: bytes) -> str:
+    """A lock's name in short."""
+    return repr(name) if len(name) <= _NAME_MAX else f"{name[:_NAME_MAX]!r}..."
+
+
 class _Lost:
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
+
+    def __repr__(self) -> str:
+        state = "set" if self.is_set() else "not set"
+        return f"<{type(self).__name__} of {shown(self._lease.name)}, {state}>"
 
     def is_set(self) -> bool:
         """Whether the lease has ended. Once true, it stays true."""
@@ -118,8 +130,15 @@ class _Held:
         self._lease.abandon()
 
     def __repr__(self) -> str:
-        state = "ended" if self._lease.is_lost() else f"valid for {self.validity:.1f} s"
-        return f"<{type(self).__name__} {self.name!r} fence {self.fence}, {state}>"
+        try:
+            loss = self._lease.loss()
+        except ForkedError:
+            state = "held by the parent process"
+        else:
+            state = f"valid for {self.validity:.1f} s" if loss is None else loss.reason
+            if loss is None and not self.exclusive:
+                state = f"shared, {state}"
+        return f"<{type(self).__name__} {shown(self.name)}, fence {self.fence}, {state}>"
 
 
 class Guard(_Held, _lockmod.Exit):

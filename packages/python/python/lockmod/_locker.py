@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional
 
 from . import _lockmod
-from ._errors import NodeVote
-from ._guard import AsyncGuard, AsyncGuards, Guard, Guards
+from ._errors import NodeVote, given
+from ._guard import AsyncGuard, AsyncGuards, Guard, Guards, shown
 from ._options import Name, Options, all_bytes, file, flag, name_bytes, options, seconds
 from ._options import terms, text, urls
 from ._port import run
@@ -73,6 +73,9 @@ class NodeInfo(NamedTuple):
     """How many of those in line wait as readers."""
     vote: Optional[NodeVote] = None
     """Why, if the node reports nothing."""
+
+    def __repr__(self) -> str:
+        return given(self)
 
 
 class Locker:
@@ -148,6 +151,10 @@ class Locker:
         }
         self._forks = _forks
         self._made = _lockmod.Core(self._nodes, **self._settings)
+
+    def __repr__(self) -> str:
+        made: _lockmod.Core | None = getattr(self, "_made", None)
+        return f"<{type(self).__name__} of {'nothing' if made is None else made.shown()}>"
 
     @property
     def _core(self) -> _lockmod.Core:
@@ -309,6 +316,9 @@ class AsyncLocker:
     def __init__(self, locker: Locker) -> None:
         self._locker = locker
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._locker!r}>"
+
     async def acquire(
         self,
         name: Name,
@@ -412,6 +422,10 @@ class Lock(_lockmod.Blocks):
     def __init__(self, locker: Locker, name: bytes, options: Options) -> None:
         self._locker, self._name, self._options = locker, name, options
         self._forks = _forks
+
+    def __repr__(self) -> str:
+        shared = ", shared" if self._options.shared else ""
+        return f"<{type(self).__name__} {shown(self._name)}{shared}>"
 
     def _acquire(self) -> Guard:
         """For a `with` block, whose beginning and end are native."""

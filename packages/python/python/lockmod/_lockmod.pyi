@@ -104,6 +104,7 @@ class Core:
         cert: str | None,
         key: str | None,
     ) -> None: ...
+    def shown(self) -> str: ...
     @overload
     def acquire(
         self,
