@@ -92,10 +92,10 @@ pub use settings::{LockerBuilder, NAME_MAX};
 #[cfg(feature = "cli")]
 pub(crate) use settings::{TIMEOUTS_PER_TTL, TTL_MIN};
 pub use survey::{LockSurvey, NodeStatus, NodeSurvey, ReplicaStatus, SlotShare, Support, Survey};
-#[doc(hidden)]
-pub use vote::Summary;
 #[cfg(feature = "cli")]
-pub(crate) use vote::{Group, Holders, Length, Share};
+pub(crate) use vote::{Group, Holders, Share};
+#[doc(hidden)]
+pub use vote::{Length, Summary};
 pub use vote::{NodeReport, Vote};
 
 // Needed to simulate the client, and by the packages for other languages. Not part of the public

@@ -513,7 +513,8 @@ impl fmt::Display for Share {
 }
 
 /// A length of time as people write it, and as the arguments of the command are written.
-pub(crate) struct Length(pub(crate) Duration);
+#[derive(Clone, Copy, Debug)]
+pub struct Length(pub Duration);
 
 impl Length {
     /// The longest length that is shown exactly and is not above this one: for what a caller may

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use lockmod::client::{
-    AcquireError, AcquireReport, BuildError, ExtendError, InShort, Lost, NodeReport, ReleaseError,
-    Vote, WhyLost,
+    AcquireError, AcquireReport, BuildError, ExtendError, InShort, Length, Lost, NodeReport,
+    ReleaseError, Vote, WhyLost,
 };
 
 use crate::settings::Unit;
@@ -57,6 +57,8 @@ pub struct Failure {
     pub tried: Option<(Duration, u32)>,
     /// Why the lease has ended, if it has: see [`lost_word`].
     pub reason: Option<&'static str>,
+    /// Whether the same call may succeed later without a manual repair.
+    pub is_retryable: bool,
 }
 
 /// One node's vote.
@@ -124,7 +126,9 @@ fn votes(nodes: &[NodeReport]) -> Vec<NodeVote> {
 
 impl Failure {
     fn new(kind: Kind, text: impl fmt::Display, nodes: &[NodeReport]) -> Failure {
-        Failure { kind, text: text.to_string(), nodes: votes(nodes), tried: None, reason: None }
+        let is_retryable = matches!(kind, Kind::Held | Kind::NoQuorum | Kind::TooLate);
+        let (text, nodes) = (text.to_string(), votes(nodes));
+        Failure { kind, text, nodes, tried: None, reason: None, is_retryable }
     }
 
     /// An option is wrong.
@@ -177,6 +181,15 @@ impl Failure {
         let (name, why) = (InShort(name), WhyLost(lost, nodes));
         let text = format!("the lease of lock '{name}' with fence {fence} is lost: {why}");
         Failure { reason: Some(lost_word(lost)), ..Failure::new(Kind::Lost, text, nodes) }
+    }
+
+    /// The holder released it this long ago, by a call or, without one, as it was dropped.
+    pub(crate) fn released(ago: Duration, by_call: bool, name: &[u8], fence: u64) -> Failure {
+        let (name, ago) = (InShort(name), Length(ago));
+        let by = if by_call { ", by release() or at the end of its block" } else { "" };
+        let text =
+            format!("the lease of lock '{name}' with fence {fence} was released {ago} ago{by}");
+        Failure { reason: Some(lost_word(Lost::Released)), ..Failure::new(Kind::Lost, text, &[]) }
     }
 
     /// The same with what the nodes said to a release, unless it has votes that say why.
@@ -239,7 +252,10 @@ impl From<ReleaseError> for Failure {
                 reason: Some(lost_word(Lost::Removed)),
                 ..Failure::new(Kind::Lost, &error, nodes)
             },
-            ReleaseError::NoQuorum(nodes) => Failure::new(Kind::NoQuorum, &error, nodes),
+            // Another release would send nothing.
+            ReleaseError::NoQuorum(nodes) => {
+                Failure { is_retryable: false, ..Failure::new(Kind::NoQuorum, &error, nodes) }
+            }
             _ => Failure::new(Kind::Refused, &error, &[]),
         }
     }

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockmod::client::{ExtendError, Guard, Lost, NodeReport};
 use tokio::sync::RwLock;
@@ -52,6 +52,8 @@ struct Ended {
     lost: Lost,
     /// The nodes' votes on the extension that failed last, if it expired.
     nodes: Vec<NodeReport>,
+    /// When it was given up, and whether by a call of `release`.
+    given_up: Option<(Instant, bool)>,
 }
 
 impl Ended {
@@ -59,11 +61,12 @@ impl Ended {
     fn of(guard: &Arc<Guard>) -> Option<Ended> {
         let lost = ending(guard)?;
         let nodes = if lost == Lost::Expired { guard.unconfirmed() } else { Vec::new() };
-        Some(Ended { lost, nodes })
+        Some(Ended { lost, nodes, given_up: None })
     }
 
-    const fn by_release() -> Ended {
-        Ended { lost: Lost::Released, nodes: Vec::new() }
+    fn by_release(by_call: bool) -> Ended {
+        let given_up = Some((Instant::now(), by_call));
+        Ended { lost: Lost::Released, nodes: Vec::new(), given_up }
     }
 }
 
@@ -104,12 +107,17 @@ impl Inside {
 
     /// The failure of a lease that has ended.
     fn loss(&self, ended: &Ended, unit: Unit) -> Failure {
-        Failure::lost(ended.lost, &ended.nodes, &self.name, self.fence).spelled(unit)
+        match ended {
+            Ended { lost: Lost::Released, given_up: Some((at, by_call)), .. } => {
+                Failure::released(at.elapsed(), *by_call, &self.name, self.fence)
+            }
+            _ => Failure::lost(ended.lost, &ended.nodes, &self.name, self.fence).spelled(unit),
+        }
     }
 
     /// The same if this is why: what has ended stays so.
     fn lost(&self, lost: Lost, unit: Unit) -> Failure {
-        let ended = self.ended().unwrap_or(Ended { lost, nodes: Vec::new() });
+        let ended = self.ended().unwrap_or(Ended { lost, nodes: Vec::new(), given_up: None });
         self.loss(&ended, unit)
     }
 
@@ -122,13 +130,13 @@ impl Inside {
     }
 
     /// Takes the guard, with the reason if the lease has ended already: that stays the reason.
-    fn give_up(&self) -> Option<(Arc<Guard>, Option<Ended>)> {
+    fn give_up(&self, by_call: bool) -> Option<(Arc<Guard>, Option<Ended>)> {
         let mut keeping = self.keeping();
         let ended = match &*keeping {
             Keeping::Guard(guard) => Ended::of(guard),
             Keeping::Ended(_) => return None,
         };
-        let now = Keeping::Ended(ended.clone().unwrap_or_else(Ended::by_release));
+        let now = Keeping::Ended(ended.clone().unwrap_or_else(|| Ended::by_release(by_call)));
         match mem::replace(&mut *keeping, now) {
             Keeping::Guard(guard) => Some((guard, ended)),
             Keeping::Ended(_) => None,
@@ -137,7 +145,7 @@ impl Inside {
 
     /// Releases it without waiting for any node, unless it is kept.
     pub(crate) fn abandon(&self) {
-        let Some((guard, _)) = self.give_up() else { return };
+        let Some((guard, _)) = self.give_up(false) else { return };
         match Arc::into_inner(guard) {
             Some(guard) if self.is_kept.load(Ordering::Relaxed) => drop(guard.leak()),
             // Released here, or with the last extension in progress.
@@ -303,7 +311,7 @@ impl Holding {
         let inside = Arc::clone(self.inside.get()?);
         let unit = self.host.unit();
         // Taken now: from here on no extension starts, and whatever happens next drops the guard.
-        let given_up = inside.give_up();
+        let given_up = inside.give_up(true);
         Ok(async move {
             let Some((guard, ended)) = given_up else { return Ok(()) };
             let _alone = inside.in_use.write().await;
@@ -336,7 +344,7 @@ impl Holding {
     /// # Errors
     /// [`Failure`] in a forked child.
     pub fn abandon(&self) -> Result<(), Failure> {
-        drop(self.inside.get()?.give_up());
+        drop(self.inside.get()?.give_up(false));
         Ok(())
     }
 }

@@ -80,6 +80,7 @@ function build(failed, above = build) {
   const error = new (classes[failed.kind] ?? LockError)(failed.text)
   Error.captureStackTrace(error, above)
   error.nodes = failed.nodes
+  error.isRetryable = failed.isRetryable
   error.waited = failed.waited
   error.attempts = failed.attempts
   if (error instanceof LostError && failed.reason) error.reason = failed.reason

@@ -8,7 +8,7 @@ const { join } = require('node:path')
  * @typedef {{ node: string, master?: string, vote: string, text: string, fence?: number,
  *   label?: string, left?: number, heldFor?: number }} Vote
  * @typedef {{ kind: string, text: string, nodes: Vote[], waited?: number, attempts?: number,
- *   reason?: string }} Failed
+ *   reason?: string, isRetryable: boolean }} Failed
  * @typedef {{ vote?: Vote, node: string, state: string, fence: number, label?: string,
  *   left?: number, heldFor?: number, waiters: number, readers: number, readerLabels: string[],
  *   waitingReaders: number }} State

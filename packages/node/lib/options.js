@@ -58,7 +58,7 @@ function check(options, known) {
     const type = Object.hasOwn(known, name) ? known[name] : undefined
     if (type === undefined) {
       if (known === TRIED && name === 'wait') {
-        throw new OptionError('tryAcquire does not wait: leave out wait, or use acquire')
+        throw new OptionError("there is no option 'wait': tryAcquire does not wait, acquire does")
       }
       const names = Object.keys(known).join(', ')
       throw new OptionError(`there is no option '${name}': there are ${names}`)

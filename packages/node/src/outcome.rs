@@ -149,6 +149,8 @@ pub struct Failed {
     pub attempts: Option<u32>,
     /// Why the lease has ended.
     pub reason: Option<&'static str>,
+    /// Whether the same call may succeed later.
+    pub is_retryable: bool,
 }
 
 impl From<Failure> for Failed {
@@ -159,6 +161,7 @@ impl From<Failure> for Failed {
             waited: failure.tried.map(|(waited, _)| milliseconds(waited)),
             attempts: failure.tried.map(|(_, attempts)| attempts),
             reason: failure.reason,
+            is_retryable: failure.is_retryable,
             text: failure.text,
         }
     }

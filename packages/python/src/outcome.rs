@@ -202,7 +202,8 @@ pub(crate) fn error(py: Python<'_>, failure: &Failure) -> PyErr {
         let build = BUILD.import(py, "lockmod._errors", "build")?;
         let votes: Vec<Vote<'_>> = failure.nodes.iter().map(vote).collect();
         let tried = failure.tried.map(|(waited, attempts)| (waited.as_secs_f64(), attempts));
-        let fields = (failure.kind.word(), failure.text.as_str(), votes, tried, failure.reason);
+        let (kind, text) = (failure.kind.word(), failure.text.as_str());
+        let fields = (kind, text, votes, tried, failure.reason, failure.is_retryable);
         Ok(PyErr::from_value(build.call1(fields)?))
     };
     build().unwrap_or_else(|other| other)

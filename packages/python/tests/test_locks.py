@@ -126,8 +126,12 @@ def test_without_a_quorum_every_node_has_its_say(nodes: list[str], servers: list
     with pytest.raises(lockmod.NoQuorumError) as failed:
         locker.try_acquire(name + ":other")
     assert "timed out" in str(failed.value) or "unreachable" in str(failed.value)
-    with pytest.raises(lockmod.NoQuorumError):
+    with pytest.raises(lockmod.NoQuorumError) as failed:
         guard.release()
+    assert not failed.value.is_retryable
+    guard.release()  # so there is nothing to repeat
+    with pytest.raises(lockmod.LostError, match=r" was released \S+ ago, by release\(\) or at the end of its block$"):
+        guard.check()
     servers[1].resume()
 
 
@@ -224,7 +228,7 @@ def test_what_is_printed_is_short_and_has_no_secret(nodes: list[str], name: str)
     assert os.waitpid(child, 0)[1] == 0
     vote = locker.settle()[0]
     assert repr(vote) == f"NodeVote(node='{places.split(',')[0]}', vote='confirmed', text='confirmed')"
-    assert repr(locker.info(name + "none")[0]).endswith("state='free', fence=0, waiters=0, readers=0, waiting_readers=0)")
+    assert repr(locker.info(name + "none")[0]).endswith("state='free', fence=0, left=0.0, held_for=0.0, waiters=0, readers=0, waiting_readers=0)")
     guard.release()
     assert repr(guard) == start + "released>"
     assert repr(guard.lost) == f"<Lost of {name.encode()}, set>"

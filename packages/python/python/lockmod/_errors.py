@@ -45,7 +45,8 @@ class LockError(Exception):
     """
 
     is_retryable = False
-    """Whether the same call may succeed later without a manual repair."""
+    """Whether the same call may succeed later without a manual repair. Not that of a release: what
+    too few nodes have confirmed is released anyway, or runs out."""
 
     nodes: tuple[NodeVote, ...] = ()
     """Each node's vote, in the order of the nodes; empty if none was asked."""
@@ -145,10 +146,12 @@ def build(
     votes: list[_Vote],
     tried: tuple[float, int] | None,
     reason: str | None,
+    is_retryable: bool,
 ) -> LockError:
     """Makes the error that the native part describes."""
     error = _CLASSES[kind](text)
     error.nodes = tuple(NodeVote(*vote) for vote in votes)
+    error.is_retryable = is_retryable
     if tried is not None:
         error.waited, error.attempts = tried
     if isinstance(error, LostError) and reason is not None:

@@ -154,7 +154,7 @@ class Guard(_Held, _lockmod.Exit):
     >>> guard.check()
     Traceback (most recent call last):
     ...
-    lockmod.LostError: the lease of lock 'invoice-5' with fence 1 is lost: it was released
+    lockmod.LostError: the lease of lock 'invoice-5' with fence 1 was released ... ago, by release() ...
 
     A guard that nothing refers to any more releases in the background. Its `lost` counts as a
     reference to it: whoever watches the lease holds it. It may be used from any thread.
