@@ -330,8 +330,8 @@ export class LockError extends Error {
   /** For an acquisition, how often all nodes were asked. */
   readonly attempts: number | undefined
   /**
-   * Whether the same call may succeed later without a manual repair. Not that of a release: what too
-   * few nodes have confirmed is released anyway, or runs out.
+   * Whether the same call may succeed later without a manual repair. Not that of a release: what
+   * too few nodes have confirmed is released anyway, or runs out.
    */
   readonly isRetryable: boolean
 }

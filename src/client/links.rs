@@ -98,8 +98,8 @@ impl Links {
         matches!(self.links[node], NodeLinks::Slots(_))
     }
 
-    /// The master that has this lock, if it is known: of a Cluster, or of the node's group, where it
-    /// is the one that was asked last. `None` for a server by itself.
+    /// The master that has this lock, if it is known: of a Cluster, or of the node's group, where
+    /// it is the one that was asked last. `None` for a server by itself.
     pub(super) fn master_of(&self, node: usize, name: &[u8]) -> Option<Arc<str>> {
         match &self.links[node] {
             NodeLinks::One(link) => link.state().line().master.clone(),

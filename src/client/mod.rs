@@ -88,9 +88,11 @@ pub use locker::Locker;
 pub use many::{AcquireMany, Guards};
 #[cfg(feature = "cli")]
 pub(crate) use printable::{Printable, PrintableName, is_plain};
-pub use settings::{LockerBuilder, NAME_MAX};
 #[cfg(feature = "cli")]
-pub(crate) use settings::{TIMEOUTS_PER_TTL, TTL_MIN};
+pub(crate) use settings::TIMEOUTS_PER_TTL;
+#[doc(hidden)]
+pub use settings::{LengthUnit, TTL_MAX_DEFAULT, TTL_MIN};
+pub use settings::{LockerBuilder, NAME_MAX};
 pub use survey::{LockSurvey, NodeStatus, NodeSurvey, ReplicaStatus, SlotShare, Support, Survey};
 #[cfg(feature = "cli")]
 pub(crate) use vote::{Group, Holders, Share};

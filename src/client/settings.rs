@@ -17,9 +17,9 @@ use crate::wire::resp::STRING_MAX;
 /// The default length of a lease.
 const TTL_DEFAULT: Duration = Duration::from_secs(30);
 /// The shortest ttl: below it, drift allowance and timers leave nothing to work with.
-pub(crate) const TTL_MIN: Duration = Duration::from_millis(20);
+pub const TTL_MIN: Duration = Duration::from_millis(20);
 /// The longest ttl of a node with default settings (`lockmod.max-ttl`).
-const TTL_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3_600);
+pub const TTL_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3_600);
 /// How long to wait for a held lock by default.
 const WAIT_DEFAULT: Duration = Duration::from_secs(10);
 /// The default timeout is the ttl divided by this, within the two limits below.
@@ -37,6 +37,37 @@ pub(crate) const TIMEOUTS_PER_TTL: u32 = 3;
 /// plus this rounding.
 const DRIFT_PART: u32 = 50;
 const DRIFT_ROUNDED: Duration = Duration::from_millis(5);
+
+/// How errors about options write lengths of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LengthUnit {
+    /// In the largest units that fit, rounded, as the command reads them.
+    #[default]
+    Mixed,
+    /// In seconds, exactly.
+    Seconds,
+    /// In milliseconds, exactly.
+    Milliseconds,
+}
+
+impl LengthUnit {
+    fn shown(self, length: Duration) -> String {
+        let nanos = length.as_nanos() as f64;
+        match self {
+            LengthUnit::Mixed => Length(length).to_string(),
+            LengthUnit::Seconds => format!("{} s", nanos / 1e9),
+            LengthUnit::Milliseconds => format!("{} ms", nanos / 1e6),
+        }
+    }
+
+    /// A bound, which may be given: never above it.
+    fn at_most(self, length: Duration) -> String {
+        match self {
+            LengthUnit::Mixed => Length::rounded_down(length).to_string(),
+            _ => self.shown(Millis::round_down(length).into()),
+        }
+    }
+}
 
 /// Collects the settings of a [`Locker`](super::Locker).
 ///
@@ -68,10 +99,18 @@ pub struct LockerBuilder {
     label: Vec<u8>,
     allow_even: bool,
     is_deaf: bool,
+    unit: LengthUnit,
     tls: Tls,
 }
 
 impl LockerBuilder {
+    /// How errors about options write lengths of time. For the packages for other languages.
+    #[doc(hidden)]
+    pub fn lengths_in(mut self, unit: LengthUnit) -> Self {
+        self.unit = unit;
+        self
+    }
+
     /// Adds a node by its Redis URL: `redis://`, `rediss://` (TLS) or `unix://`, with user,
     /// password and database as Redis URLs have them.
     ///
@@ -280,6 +319,7 @@ impl LockerBuilder {
             margin: self.margin,
             max_ttl: self.max_ttl.unwrap_or(TTL_MAX_DEFAULT),
             timeout: self.timeout,
+            unit: self.unit,
         };
         let asked = LeaseOptions {
             ttl: self.ttl.unwrap_or(TTL_DEFAULT),
@@ -343,6 +383,7 @@ pub(super) struct LeaseRules {
     margin: Option<Duration>,
     max_ttl: Duration,
     timeout: Option<Duration>,
+    unit: LengthUnit,
 }
 
 impl LeaseRules {
@@ -375,19 +416,15 @@ impl LeaseRules {
     }
 
     fn check_ttl(&self, ttl: Duration) -> Result<(), String> {
+        let (given, min) = (self.unit.shown(ttl), self.unit.shown(self.ttl_min()));
+        let max = self.unit.at_most(self.max_ttl);
         if ttl < TTL_MIN {
-            return Err(format!(
-                "ttl {} is too short to work under: give at least {}",
-                Length(ttl),
-                Length(self.ttl_min())
-            ));
+            return Err(format!("ttl {given} is too short to work under: give {min} to {max}"));
         }
         if ttl > self.max_ttl {
             return Err(format!(
-                "ttl {} is above the nodes' limit of {}: ask for less and let it be renewed, or \
-                 raise lockmod.max-ttl on all nodes and say so with max_ttl()",
-                Length(ttl),
-                Length(self.max_ttl)
+                "ttl {given} is above the nodes' limit: give {min} to {max} and let it be renewed, \
+                 or raise lockmod.max-ttl on all nodes and say so with max_ttl()"
             ));
         }
         Ok(())
@@ -414,9 +451,11 @@ impl LeaseRules {
         }
         if terms.drift.get() >= terms.ttl.get() / 2 {
             return Err(format!(
-                "drift {} leaves less than half of the ttl {}: ask for a longer ttl",
-                Length(terms.drift.into()),
-                Length(ttl)
+                "drift {} leaves less than half of the ttl {}: give less than {}, or ask for a \
+                 longer ttl",
+                self.unit.shown(self.drift.unwrap_or_else(|| terms.drift.into())),
+                self.unit.shown(ttl),
+                self.unit.at_most(ttl / 2)
             ));
         }
         Ok(terms)
@@ -424,16 +463,18 @@ impl LeaseRules {
 
     fn check_timeout(&self, ttl: Duration) -> Result<(), String> {
         let (timeout, most) = (self.timeout(ttl), ttl / TIMEOUTS_PER_TTL);
+        let least = self.unit.shown(Duration::from_millis(1));
+        let (given, up_to) = (self.unit.shown(timeout), self.unit.at_most(most));
         if timeout.is_zero() {
-            return Err("timeout 0ms leaves no time for an answer: give at least 1ms".to_owned());
+            return Err(format!(
+                "timeout {given} leaves no time for an answer: give {least} to {up_to}"
+            ));
         }
         if timeout > most {
             return Err(format!(
-                "timeout {} does not fit into the ttl {}: give at most {}, a third of it, so that \
-                 a renewal can be tried again",
-                Length(timeout),
-                Length(ttl),
-                Length::rounded_down(most)
+                "timeout {given} does not fit into the ttl {}: give {least} to {up_to}, a third of \
+                 it, so that a renewal can be tried again",
+                self.unit.shown(ttl)
             ));
         }
         Ok(())
@@ -444,8 +485,8 @@ impl LeaseRules {
         if let Some(max_hold) = asked.max_hold.filter(|max_hold| *max_hold < TTL_MIN) {
             return Err(format!(
                 "max_hold {} is too short to work under: give at least {}",
-                Length(max_hold),
-                Length(TTL_MIN)
+                self.unit.shown(max_hold),
+                self.unit.shown(TTL_MIN)
             ));
         }
         let length = max_hold.map_or(terms.ttl, |max_hold| max_hold.min(terms.ttl));
@@ -455,9 +496,10 @@ impl LeaseRules {
         if length <= margin || terms.ttl.saturating_sub(terms.drift) <= margin {
             let what = if length < terms.ttl { "max_hold" } else { "the ttl" };
             return Err(format!(
-                "lost_margin {} leaves nothing of {what} {}: make it smaller",
-                Length(margin.into()),
-                Length(length.into())
+                "lost_margin {} leaves nothing of {what} {}: give less than {}",
+                self.unit.shown(self.margin.unwrap_or_else(|| margin.into())),
+                self.unit.shown(length.into()),
+                self.unit.at_most(length.min(terms.ttl.saturating_sub(terms.drift)).into())
             ));
         }
         let every = Schedule::of(terms.ttl).every.filter(|_| asked.renews);
@@ -532,9 +574,9 @@ mod tests {
         let asked = |renews| LeaseOptions { ttl: millis(500), renews, max_hold: None };
         assert!(built.1.rules.replan(asked(true)).unwrap_err().contains("third"));
         assert!(built.1.rules.replan(asked(false)).is_ok());
-        assert!(problem(three().timeout(Duration::ZERO)).contains("at least 1ms"));
+        assert!(problem(three().timeout(Duration::ZERO)).contains("give 1ms to 10s"));
         let said = problem(three().ttl(millis(600_000)).timeout(millis(200_001)));
-        assert!(said.contains("give at most 3m"), "{said}");
+        assert!(said.contains("give 1ms to 3m, a third"), "{said}");
         for max_hold in [0, 1, 19] {
             assert!(problem(three().max_hold(millis(max_hold))).contains("at least 20ms"));
         }
@@ -543,7 +585,9 @@ mod tests {
         assert!(problem(margin).contains("nothing of max_hold 500ms"));
         assert!(problem(three().label([b'x'; 129])).contains("at most 128"));
         assert_eq!(problem(three().label([b'x'; 128])), "");
-        assert!(problem(three().lost_margin(Duration::from_secs(30))).contains("smaller"));
+        assert!(
+            problem(three().lost_margin(Duration::from_secs(30))).contains("give less than 29.6s")
+        );
     }
 
     #[test]
@@ -616,11 +660,12 @@ mod tests {
             let short = |length: &Option<Duration>| length.is_none_or(|length| length < day);
             prop_assume!([timeout, drift, margin].iter().all(short));
             prop_assume!(timeout != Some(Duration::ZERO));
-            let rules = LeaseRules { drift, margin, max_ttl: Duration::MAX, timeout };
+            let (max_ttl, unit) = (Duration::MAX, LengthUnit::Mixed);
+            let rules = LeaseRules { drift, margin, max_ttl, timeout, unit };
             let asked = |ttl| LeaseOptions { ttl, renews: true, max_hold: None };
             let said = rules.plan(asked(Duration::from_millis(19))).unwrap_err();
-            let named = Length(rules.ttl_min()).to_string();
-            prop_assert!(said.ends_with(&named), "{} {}", said, named);
+            let named = format!("give {} to ", Length(rules.ttl_min()));
+            prop_assert!(said.contains(&named), "{} {}", said, named);
             let plan = rules.plan(asked(rules.ttl_min()));
             prop_assert!(plan.is_ok(), "{:?}", plan);
         }

@@ -197,8 +197,8 @@ impl AnyWorld {
         }
     }
 
-    /// The master that has this lock, if it is known: of a Cluster, or of the node's group, where it
-    /// is the one that was asked last. `None` for a server by itself.
+    /// The master that has this lock, if it is known: of a Cluster, or of the node's group, where
+    /// it is the one that was asked last. `None` for a server by itself.
     pub(super) fn master_of(&self, node: usize, name: &[u8]) -> Option<Arc<str>> {
         match self {
             AnyWorld::Network(network) => network.links.master_of(node, name),

@@ -260,7 +260,7 @@ impl Holding {
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
         let inside = Arc::clone(self.inside.get()?);
         let unit = self.host.unit();
-        let ttl = ttl.map(|ttl| unit.length(Span::TTL, ttl)).transpose()?;
+        let ttl = ttl.map(|ttl| unit.length(self.host.ttl(), ttl)).transpose()?;
         Ok(async move {
             let _in_use = inside.in_use.read().await;
             let extended = match (inside.look(Arc::clone), ttl) {

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockmod::client::{Acquire, Locker, LockerBuilder, NAME_MAX, joined};
+use lockmod::client::{
+    Acquire, LengthUnit, Locker, LockerBuilder, NAME_MAX, TTL_MAX_DEFAULT, TTL_MIN, joined,
+};
 
 use crate::failure::{Failure, NodeVote};
 use crate::holding::Holding;
@@ -77,9 +79,9 @@ impl Unit {
         let is_too_long = seconds > LENGTH_MAX;
         if is_too_long && !span.can_be_endless && value.is_finite() {
             // Not cut: the client's text would show another value than the caller's.
-            let (name, most) = (self.spelled(span.name), LENGTH_MAX * self.in_a_second());
+            let (name, range) = (self.spelled(span.name), self.range(span));
             return Err(Failure::option(format!(
-                "{name} is {}: give a number of {}, {most} or less",
+                "{name} is {}: give a number of {}, {range}",
                 self.written(value),
                 self.word()
             )));
@@ -93,12 +95,31 @@ impl Unit {
             _ => {
                 let (name, value, unit) =
                     (self.spelled(span.name), self.written(value), self.word());
-                let least = self.written(self.count(least));
+                let range = self.range(span);
                 let number = if has_end { "number" } else { "finite number" };
                 Err(Failure::option(format!(
-                    "{name} is {value}: give a {number} of {unit}, {least} or more"
+                    "{name} is {value}: give a {number} of {unit}, {range}"
                 )))
             }
+        }
+    }
+
+    /// The lengths that an option can have, for people.
+    fn range(self, span: Span) -> String {
+        let written = |length| self.written(self.count(length));
+        let least = written(span.least);
+        match span.most {
+            Some(most) => format!("{least} to {}", written(most)),
+            None if span.can_be_endless => format!("{least} or more"),
+            None => format!("{least} to {}", written(Duration::from_secs_f64(LENGTH_MAX))),
+        }
+    }
+
+    /// As the client writes lengths in errors about options.
+    const fn in_client(self) -> LengthUnit {
+        match self {
+            Unit::Seconds => LengthUnit::Seconds,
+            Unit::Milliseconds => LengthUnit::Milliseconds,
         }
     }
 
@@ -129,10 +150,20 @@ pub(crate) struct Span {
     name: &'static str,
     can_be_zero: bool,
     can_be_endless: bool,
+    /// The range that is named if the value cannot be a length at all. The client refuses the rest
+    /// of what is out of range.
+    least: Duration,
+    most: Option<Duration>,
 }
 
 impl Span {
-    pub(crate) const TTL: Span = Span::new("ttl", false, false);
+    const MS: Duration = Duration::from_millis(1);
+
+    /// With the nodes' limit.
+    pub(crate) const fn ttl(max: Duration) -> Span {
+        Span { most: Some(max), ..Span::new("ttl", false, false).from(TTL_MIN) }
+    }
+
     /// How long a caller waits for the loss of a lease.
     pub(crate) const UNTIL_LOST: Span = Span::new("timeout", true, true);
     const MAX_TTL: Span = Span::new("max_ttl", false, true);
@@ -140,10 +171,15 @@ impl Span {
     const WAIT: Span = Span::new("wait", true, true);
     const DRIFT: Span = Span::new("drift", true, false);
     const LOST_MARGIN: Span = Span::new("lost_margin", true, false);
-    const MAX_HOLD: Span = Span::new("max_hold", false, true);
+    const MAX_HOLD: Span = Span::new("max_hold", false, true).from(TTL_MIN);
 
     const fn new(name: &'static str, can_be_zero: bool, can_be_endless: bool) -> Span {
-        Span { name, can_be_zero, can_be_endless }
+        let least = if can_be_zero { Duration::ZERO } else { Span::MS };
+        Span { name, can_be_zero, can_be_endless, least, most: None }
+    }
+
+    const fn from(self, least: Duration) -> Span {
+        Span { least, ..self }
     }
 }
 
@@ -251,6 +287,7 @@ pub(crate) struct Inside {
     has_tls: bool,
     /// The nodes' addresses.
     nodes: Vec<String>,
+    max_ttl: Duration,
 }
 
 impl Drop for Inside {
@@ -275,13 +312,14 @@ impl Inside {
 /// Sets the options of a request for one lock, or for several: the client has a type for each, with
 /// the same methods.
 macro_rules! set_options {
-    ($unit:expr, $acquire:expr, $request:expr) => {{
-        let (unit, mut acquire, request): (Unit, _, Request) = ($unit, $acquire, $request);
+    ($host:expr, $acquire:expr, $request:expr) => {{
+        let (host, mut acquire, request): (&Host, _, Request) = ($host, $acquire, $request);
+        let unit = host.unit();
         if let Some(wait) = request.wait {
             acquire = acquire.wait(unit.length(Span::WAIT, wait)?);
         }
         if let Some(ttl) = request.ttl {
-            acquire = acquire.ttl(unit.length(Span::TTL, ttl)?);
+            acquire = acquire.ttl(unit.length(host.ttl(), ttl)?);
         }
         if let Some(max_hold) = request.max_hold {
             acquire = acquire.max_hold(unit.length(Span::MAX_HOLD, max_hold)?);
@@ -309,9 +347,11 @@ impl Host {
         let unit = settings.unit;
         let is_tls = |url: &String| url.starts_with("rediss") || url.starts_with("valkeys");
         let has_tls = settings.nodes.iter().any(is_tls);
-        let mut builder = Locker::builder().nodes(settings.nodes);
+        let mut builder = Locker::builder().nodes(settings.nodes).lengths_in(unit.in_client());
+        let max_ttl = settings.max_ttl.map(|max| unit.length(Span::MAX_TTL, max)).transpose()?;
+        let max_ttl = max_ttl.unwrap_or(TTL_MAX_DEFAULT);
         let lengths: [(Span, Option<f64>, SetLength); 7] = [
-            (Span::TTL, settings.ttl, LockerBuilder::ttl),
+            (Span::ttl(max_ttl), settings.ttl, LockerBuilder::ttl),
             (Span::MAX_TTL, settings.max_ttl, LockerBuilder::max_ttl),
             (Span::TIMEOUT, settings.timeout, LockerBuilder::timeout),
             (Span::WAIT, settings.wait, LockerBuilder::wait),
@@ -340,7 +380,7 @@ impl Host {
         let built = builder.build().map_err(|error| Failure::from(error).spelled(unit))?;
         let nodes = built.nodes().iter().map(|node| node.to_string()).collect();
         let locker = Ours::new(background, built);
-        let inside = Arc::new(Inside { locker, unit, has_tls, nodes });
+        let inside = Arc::new(Inside { locker, unit, has_tls, nodes, max_ttl });
         background.hosts.note(&inside);
         Ok(Host { inside })
     }
@@ -357,6 +397,11 @@ impl Host {
             0 => few,
             more => format!("{few} and {more} more"),
         }
+    }
+
+    /// The ttls that a request may have.
+    pub(crate) fn ttl(&self) -> Span {
+        Span::ttl(self.inside.max_ttl)
     }
 
     pub(crate) fn unit(&self) -> Unit {
@@ -394,7 +439,7 @@ impl Host {
     fn asked(&self, name: Vec<u8>, request: Request) -> Result<Acquire, Failure> {
         check_name(&name)?;
         let acquire = self.inside.locker.get()?.acquire(name);
-        set_options!(self.unit(), acquire, request)
+        set_options!(self, acquire, request)
     }
 
     /// A future that acquires all of these locks or none, in the order of their names. Those that
@@ -411,7 +456,7 @@ impl Host {
         names.iter().chain(&shared).try_for_each(|name| check_name(name))?;
         let unit = self.unit();
         let acquire = self.inside.locker.get()?.acquire_many(names).and_shared(shared);
-        let acquire = set_options!(unit, acquire, request)?;
+        let acquire = set_options!(self, acquire, request)?;
         let host = self.clone();
         Ok(async move {
             let has_tls = host.inside.has_tls;

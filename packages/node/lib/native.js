@@ -17,7 +17,8 @@ const { join } = require('node:path')
  * @typedef {{ flush(): void, take(): Done[],
  *   cancel(number: number): void }} Port
  * @typedef {{ readonly fence: number, readonly name: string, validity(): number,
- *   isExclusive(): boolean, reason(): string | null, loss(): Failed | null, lost(port: Port): number,
+ *   isExclusive(): boolean, reason(): string | null, loss(): Failed | null,
+ *   lost(port: Port): number,
  *   extend(port: Port, ttl?: number): number, downgrade(port: Port): number,
  *   release(port: Port): number, keep(): void, abandon(): void }} Lease
  * @typedef {{ shown(): string,

@@ -283,10 +283,10 @@ test('errors name what the user wrote', async () => {
   const redlock = new ours.Redlock(clients(nodes.slice(0, 1)), once)
   const said = (duration, of = redlock) => of.acquire(['named'], duration).then(assert.fail, (error) => error.message)
   assert.match(await said(-5), /^duration is -5: give/)
-  assert.match(await said(2), /^duration 2ms is too short/)
+  assert.match(await said(2), /^duration 2 ms is too short/)
   assert.match(await said(1e11), /^duration .* above .* give a Locker with maxTtl$/)
   const slow = new ours.Redlock(new Locker(urls(nodes), { timeout: 3000 }))
-  assert.match(await said(5000, slow), /^the Locker's timeout 3s does not fit into duration 5s/)
+  assert.match(await said(5000, slow), /^the Locker's timeout 3000 ms does not fit into duration 5000 ms/)
   for (const wrong of [{}, null, undefined, 'lock', new ours.Redlock(['redis://a'])]) {
     await assert.rejects(redlock.release(wrong), /^ExecutionError: The lock to release is of the kind/)
     await assert.rejects(redlock.extend(wrong, 1000), /^ExecutionError: The lock to extend is of the kind/)
