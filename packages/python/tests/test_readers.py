@@ -70,8 +70,9 @@ def test_a_downgrade_lets_readers_in_and_no_writer(
     guard.downgrade()
     guard.downgrade()  # stays a reader
     assert not guard.exclusive and 0 < guard.validity <= 10
-    fences = {one.guard().fence for one in waiting}
-    assert fences == {guard.fence}
+    # Larger if a node that has started again is among those that grant.
+    last = max(one.guard().fence for one in waiting)
+    assert min(one.guard().fence for one in waiting) >= guard.fence
     with pytest.raises(lockmod.HeldError):
         locker.try_acquire(name)
     guard.extend()
@@ -79,7 +80,7 @@ def test_a_downgrade_lets_readers_in_and_no_writer(
     for one in waiting:
         one.guard().release()
     with locker.try_acquire(name) as writer:
-        assert writer.fence > guard.fence
+        assert writer.fence > last
 
 
 def test_whose_lease_has_ended_becomes_no_reader(nodes: list[str], servers: list[Node], name: str) -> None:
