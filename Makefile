@@ -61,7 +61,7 @@ failovers: deps ## Fifty failovers by real Sentinels, fifty each in Clusters of 
 servers: deps ## The tests that start servers, on newer versions of Redis and Valkey from Debian's releases: ten minutes
 	@servers=$$(.ci/servers target/servers) || exit 1; for server in $$servers; do \
 		echo "== $$($$server --version)"; \
-		LOCKMOD_REDIS_SERVER=$$server cargo test --no-fail-fast --test node --test durability \
+		LOCKMOD_REDIS_SERVER=$$server env --default-signal cargo test --no-fail-fast --test node --test durability \
 			--test client --test storm --test docs || exit 1; done
 versions: deps ## Test this build together with that of commit OLD: master and replica, the same folder, client and nodes
 	@test -n "$(OLD)" || { echo "give a commit: make versions OLD=..." >&2; exit 1; }

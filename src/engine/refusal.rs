@@ -122,7 +122,8 @@ pub enum Refusal {
         /// How many it needs.
         needed: usize,
     },
-    /// `TRYAGAIN`: a slot of the Cluster is moving, and the other master has not answered yet.
+    /// `TRYAGAIN`: a slot of the Cluster is moving, or the node has started, and other masters have
+    /// not answered yet.
     SlotMoving {
         /// The slot.
         slot: u16,

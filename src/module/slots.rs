@@ -176,7 +176,12 @@ fn come(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
             process::with(server, |process| process.owes_floor |= is_raised);
             return Ok(());
         }
-        Came::Waits(left, change) => (left, change),
+        Came::Waits { left, change, begins } => {
+            if begins {
+                context.raise_epoch();
+            }
+            (left, change)
+        }
     };
     if let Some(change) = change {
         let line = format!(

@@ -123,8 +123,12 @@ pub const ERR: Code = code(
 );
 
 /// The module uses the server's word, which clients of a Cluster know.
-pub(crate) const TRYAGAIN: Code =
-    code("TRYAGAIN", Meaning::Later, "the lock's slot is moving", "soon");
+pub(crate) const TRYAGAIN: Code = code(
+    "TRYAGAIN",
+    Meaning::Later,
+    "the lock's slot is moving, or the node has started in a Cluster",
+    "soon",
+);
 
 /// The module's own codes, by the number of the kind of refusal.
 pub const MODULE: [Code; RefusalKind::COUNT] = {

@@ -130,7 +130,11 @@ impl fmt::Display for Refusal {
                 })
             }
             Refusal::SlotMoving { slot } => {
-                write!(f, " slot {slot} is moving, and its other master has not answered yet")
+                write!(
+                    f,
+                    " slot {slot} is moving, or this node has started, and other masters have not \
+                     answered yet"
+                )
             }
         }
     }

@@ -232,12 +232,7 @@ fn comes_back(is_soon: bool) {
     }
     let text = ask_when_heard(to, "LOCK.ACQUIRE res B 100");
     assert!(is_quarantine(&text), "{text}");
-    let count = |conn: &mut Connection| {
-        let info = ask(conn, "CLUSTER INFO");
-        let told = info.split("cluster_stats_messages_module_received:").nth(1).unwrap_or("0");
-        let end = told.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(told.len());
-        told[..end].parse::<u64>().expect("a number")
-    };
+    let count = |conn: &mut Connection| number(conn, "cluster_stats_messages_module_received:");
     let before = count(to);
     if !is_soon {
         pair.from.start_again();
@@ -249,6 +244,68 @@ fn comes_back(is_soon: bool) {
     let granted = || ask(to, "LOCK.ACQUIRE res B 100").parse::<u64>().ok();
     assert!(wait_for("the wait is over", granted) > 1);
     assert!(granted_at.elapsed() > std::time::Duration::from_secs(8));
+}
+
+/// Regression: two held the lock, because the other master had got the slot meanwhile.
+#[test]
+fn a_master_that_starts_where_it_hears_no_other_decides_nothing() {
+    let mut pair = Pair::start();
+    let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
+    hand_over(&pair.from, &pair.to, "other");
+    assert!(fence(to, "LOCK.ACQUIRE other A 100") > 0);
+    ask(from, "LOCK.ACQUIRE res A 1");
+    assert_eq!(ask(from, "SAVE"), "OK");
+    pair.from.kill();
+    pair.to.pause();
+    pair.from.start_again();
+    let from = &mut pair.from.connect();
+    wait_until("it serves clients", || ask(from, "SET {res}:1 x") == "OK");
+    for _ in 0..20 {
+        let text = ask(from, "LOCK.ACQUIRE res B 100");
+        assert!(is_asking(&text) || is_down(&text), "{text}");
+    }
+    pair.to.resume();
+    let granted = || ask(from, "LOCK.ACQUIRE res B 100").parse::<u64>().ok();
+    assert!(wait_for("it hears the other", granted) > 1);
+}
+
+fn is_down(text: &str) -> bool {
+    text.starts_with("CLUSTERDOWN ")
+}
+
+/// Regression: the former master won the slot back when it returned, while another master's lease
+/// stood there.
+#[test]
+fn who_waits_in_a_slot_of_a_dead_master_has_the_later_epoch() {
+    let short = || builder().module_arg("max-ttl", 3_000).start();
+    let mut pair = Pair::of(short(), short());
+    let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
+    let slot = ask(from, "CLUSTER KEYSLOT res");
+    let epoch = |conn: &mut Connection| number(conn, "cluster_my_epoch:");
+    while epoch(from) <= epoch(to) {
+        assert!(ask(from, "CLUSTER BUMPEPOCH").starts_with("BUMPED "));
+    }
+    wait_until("the other knows it", || ask(to, "CLUSTER INFO").contains("current_epoch:3"));
+    let before = epoch(from);
+    pair.from.kill();
+    for line in ["DELSLOTS", "ADDSLOTS"] {
+        assert_eq!(ask(to, &format!("CLUSTER {line} {slot}")), "OK");
+    }
+    let text = ask_when_heard(to, "LOCK.ACQUIRE res B 100");
+    assert!(is_quarantine(&text), "{text}");
+    assert!(epoch(to) > before, "no master has a later one");
+    pair.from.start_again();
+    let from = &mut pair.from.connect();
+    wait_until("it has lost the slot", || ask(from, "LOCK.INFO res").starts_with("MOVED "));
+    assert!(fence(to, "LOCK.ACQUIRE res B 100") > 1);
+}
+
+/// A number in `CLUSTER INFO`; zero if it is not there.
+fn number(conn: &mut Connection, name: &str) -> u64 {
+    let info = ask(conn, "CLUSTER INFO");
+    let told = info.split(name).nth(1).unwrap_or("0");
+    let end = told.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(told.len());
+    told[..end].parse().expect("a number")
 }
 
 /// Two masters between which a slot is on its way.

@@ -16,6 +16,7 @@ mod inventory;
 mod line;
 mod lines;
 mod lock;
+mod other_master;
 mod packed_lease;
 mod promises;
 mod readers;

@@ -55,6 +55,8 @@ pub(super) struct Move {
     pub(super) until: Option<Instant>,
     /// When the node first saw it at this stage.
     since: Instant,
+    /// Since when it has asked without a long pause.
+    asks_since: Instant,
     /// When the other master was last asked, and how often.
     asked_at: Option<Instant>,
     asks: u8,
@@ -73,6 +75,7 @@ impl Move {
             answered: None,
             until: None,
             since,
+            asks_since: since,
             asked_at: None,
             asks: 0,
             floor: Fence::ZERO,
@@ -105,6 +108,15 @@ impl Move {
         is_to_ask
     }
 
+    /// If this node has not asked for long before its wait has begun, it has hung, and may not
+    /// have read yet that it has lost the slot. So it asks as often again.
+    pub(super) fn notice_pause(&mut self, now: Instant) {
+        let is_silent = self.asked_at.is_some_and(|at| at.after(BEAT) < now);
+        if is_silent && self.stage == MoveStage::Came && self.until.is_none() {
+            (self.asks_since, self.asks) = (now, 0);
+        }
+    }
+
     /// Takes the other master's answer to a question from `at`.
     pub(super) fn answered(&mut self, at: Instant, answer: &SlotAnswer, now: Instant) {
         let counts = at >= self.since && self.is_open(now) && self.may_answer(answer.up, now);
@@ -133,7 +145,7 @@ impl Move {
     fn is_open(&self, now: Instant) -> bool {
         match self.stage {
             MoveStage::Comes => true,
-            MoveStage::Came => now <= self.since.after(FRESH) || self.asks < ASKS_MIN,
+            MoveStage::Came => now <= self.asks_since.after(FRESH) || self.asks < ASKS_MIN,
             MoveStage::Found | MoveStage::Leaves => false,
         }
     }
@@ -175,7 +187,8 @@ impl Move {
             (None, None) => {
                 let longest = told.map_or(longest, |(_, told)| longest.max(told.longest));
                 let whole = with_drift(SUPPORT.saturating_add(longest));
-                self.until.unwrap_or(self.since.after(whole))
+                // The others must hear that it waits, whatever the length of a lease.
+                self.until.unwrap_or(self.since.after(whole).max(now.after(BEAT)))
             }
         };
         if until < now { Coming::HasWaited(floor) } else { Coming::Waits(until, floor) }

@@ -13,6 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::other_master::OtherMaster;
 use super::recovery::jump;
 use super::slot_move::{Coming, Move, MoveStage};
 use super::slot_set::{SlotSet, all, runs};
@@ -93,21 +94,20 @@ pub enum Came {
     Asks,
     /// The node decides there; whether it had to raise its floor.
     Decides(bool),
-    /// It waits this much longer. The state file must record the change, if any.
-    Waits(Millis, Option<Change>),
+    /// It waits. If that begins now, the former master must not win the slot back meanwhile.
+    Waits {
+        /// For how long.
+        left: Millis,
+        /// For the state file.
+        change: Option<Change>,
+        /// Whether it begins now.
+        begins: bool,
+    },
 }
 
 /// The number of a question at this time. A clock of milliseconds takes 41 bits for 69 years.
 pub fn question_number(boot: u64, now: Instant) -> u64 {
     ((boot % (1 << 22)) << 41).saturating_add(now.as_millis())
-}
-
-/// Another node of the Cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct OtherMaster {
-    name: Vec<u8>,
-    /// Its last report, and when it came.
-    told: Option<(Instant, Footing)>,
 }
 
 /// The slots of one master.
@@ -133,6 +133,8 @@ pub struct Slots {
     promised: BTreeMap<u16, usize>,
     /// When the node first looked.
     looked_at: Option<Instant>,
+    /// Whether a majority of the masters has been heard.
+    is_among_others: bool,
     /// Its last report to the others, and when it was sent.
     told: Option<(Instant, Footing)>,
 }
@@ -150,6 +152,7 @@ impl Default for Slots {
             given: SlotSet::new(),
             promised: BTreeMap::new(),
             looked_at: None,
+            is_among_others: false,
             told: None,
         }
     }
@@ -188,6 +191,17 @@ impl Slots {
         self.see_coming(shares, now);
         self.see_leaving(shares, now);
         self.looked_at.get_or_insert(now);
+        self.is_among_others |= self.hears_a_majority(shares);
+    }
+
+    /// Whether the masters that have slots and have been heard are the most, with this node if it
+    /// has slots.
+    fn hears_a_majority(&mut self, shares: &Shares) -> bool {
+        let is_heard = |(name, _): &&(Vec<u8>, _)| {
+            self.others.iter().any(|other| other.name == *name && other.is_heard())
+        };
+        let itself = usize::from(!shares.own.is_empty());
+        2 * (itself + shares.others.iter().filter(is_heard).count()) > itself + shares.others.len()
     }
 
     /// Slots that the node has lost. It can speak for those in which it decided.
@@ -224,6 +238,7 @@ impl Slots {
                 *seen = comes;
             }
         }
+        self.moves.values_mut().for_each(|seen| seen.notice_pause(now));
         for slot in self.own.without(&self.settled) {
             let former = usize::from(self.former[usize::from(slot)]).checked_sub(1);
             let former = former.or(self.promised.get(&slot).copied());
@@ -261,7 +276,7 @@ impl Slots {
     /// Takes a master's report.
     fn hear(&mut self, name: &[u8], footing: Footing, now: Instant) {
         let place = self.place_of(name);
-        self.others[place].told = Some((now, footing));
+        self.others[place].hear(footing, now);
     }
 
     /// Takes a master's question, just after a look. Returns the slots that this node can speak
@@ -334,7 +349,7 @@ impl Slots {
 
     /// Whether the node may decide in this slot without a look.
     fn is_settled(&self, slot: u16) -> bool {
-        self.settled.has(slot)
+        self.is_among_others && self.settled.has(slot)
     }
 
     /// Its own slots in which the node cannot decide yet.
@@ -345,6 +360,9 @@ impl Slots {
     /// What must be done before the node decides in a slot, just after a look. `longest`: the
     /// longest lease that the node knows of.
     fn come(&self, slot: u16, now: Instant, longest: Millis) -> Coming {
+        if !self.is_among_others {
+            return Coming::Asks;
+        }
         let told = || self.others.iter().filter_map(|other| other.told);
         match self.moves.get(&slot) {
             Some(seen @ Move { other: Some(other), .. }) => {
@@ -363,11 +381,9 @@ impl Slots {
         }
     }
 
-    /// Notes that the node waits in this slot.
-    fn wait(&mut self, slot: u16, until: Instant) {
-        if let Some(seen) = self.moves.get_mut(&slot) {
-            seen.until = Some(until);
-        }
+    /// Notes that the node waits in this slot. Returns whether it did not before.
+    fn wait(&mut self, slot: u16, until: Instant) -> bool {
+        self.moves.get_mut(&slot).is_some_and(|seen| seen.until.replace(until).is_none())
     }
 
     /// Notes that the node may decide in this slot. A slot that is still on its way is looked at
@@ -402,7 +418,7 @@ impl Slots {
         if let Some(place) = self.others.iter().position(|other| other.name == name) {
             return place;
         }
-        self.others.push(OtherMaster { name: name.to_vec(), told: None });
+        self.others.push(OtherMaster::new(name));
         self.others.len() - 1
     }
 }
@@ -528,10 +544,11 @@ impl Node {
                     false => known,
                 };
                 self.promises.lift_floor(floor)?;
-                slots.wait(slot, until);
+                let begins = slots.wait(slot, until);
                 self.promises.wait_in_slots(until);
                 let left = now.until(until.after(Millis::new(1)));
-                return Ok(Came::Waits(left, is_news.then_some(Change::Waits { until })));
+                let change = is_news.then_some(Change::Waits { until });
+                return Ok(Came::Waits { left, change, begins });
             }
             Coming::Waits(_, known) | Coming::HasWaited(known) => {
                 jump(self.promises.highest(), clocks.wall).max(known)
@@ -613,9 +630,21 @@ mod tests {
         question_number(BOOT, at(asked_at))
     }
 
-    fn node() -> Node {
+    /// It has heard the other master for long enough.
+    fn joined() -> Node {
         let mut node = Node::new();
         node.join_cluster(BOOT);
+        node.hear(b"bb", footing(0, 0), at(0));
+        node.hear(b"bb", footing(0, 0), at(1_000));
+        node
+    }
+
+    fn waits(left: u64, change: Option<Change>, begins: bool) -> Came {
+        Came::Waits { left: Millis::new(left), change, begins }
+    }
+
+    fn node() -> Node {
+        let mut node = joined();
         assert!(!node.decides_in(5), "it has not looked");
         node.see(&shares(&[]), at(0));
         assert!(node.decides_in(5) && !node.decides_in(10));
@@ -681,10 +710,10 @@ mod tests {
         ask(&mut node, (5, 2_000), (100, 100));
         let until = at(100 + 2_000 + 22);
         let news = Some(Change::Waits { until });
-        assert_eq!(come(&mut node, 12, 200), Came::Waits(Millis::new(1_923), news));
+        assert_eq!(come(&mut node, 12, 200), waits(1_923, news, true));
         assert_eq!(
             come(&mut node, 13, 300),
-            Came::Waits(Millis::new(1_823), None),
+            waits(1_823, None, true),
             "the wait is already recorded"
         );
         assert_eq!(node.promises().waited_for(at(2_122)), Some(until));
@@ -692,7 +721,7 @@ mod tests {
         assert!(floor > Fence::of_time(UnixTime::from_millis(WALL)), "if it starts again");
         let told = Footing { floor, left: Millis::ZERO, longest: LONGEST };
         assert_eq!(node.tell(at(1_000), LONGEST), Some(told), "it decides in other slots");
-        assert_eq!(come(&mut node, 12, 2_122), Came::Waits(Millis::new(1), None));
+        assert_eq!(come(&mut node, 12, 2_122), waits(1, None, false));
         assert_eq!(come(&mut node, 12, 2_123), Came::Decides(true));
         assert!(node.promises().floor() > floor);
         // It decides again, so the node that has its slots may decide too.
@@ -721,7 +750,9 @@ mod tests {
             assert_eq!(come(&mut node, 12, 10_100), Came::Asks);
             let wait = with_drift(SUPPORT.saturating_add(Millis::new(longest)));
             let left = |now| at(now).until(at(5_100).after(wait).after(Millis::new(1)));
-            let Came::Waits(first, Some(_)) = come(&mut node, 12, 10_101) else {
+            let Came::Waits { left: first, change: Some(_), begins: true } =
+                come(&mut node, 12, 10_101)
+            else {
                 panic!("it waits")
             };
             assert_eq!(first, left(10_101));
@@ -729,10 +760,41 @@ mod tests {
             node.hear(b"bb", footing(5, 0), at(10_200));
             node.answered(b"bb", number(5_100), &answer(5, 0, slots.clone()), at(10_200));
             assert!(node.questions(at(10_300)).is_empty(), "its answer would mean nothing");
-            assert_eq!(come(&mut node, 12, 10_300), Came::Waits(left(10_300), None));
+            assert_eq!(come(&mut node, 12, 10_300), waits(left(10_300).get(), None, false));
             let over = 5_101 + wait.get();
             assert_eq!(come(&mut node, 12, over), Came::Decides(true));
         }
+    }
+
+    /// Regression: a master that started cut off from the others decided in slots that another
+    /// master had got meanwhile.
+    #[test]
+    fn a_master_that_starts_decides_nothing_before_it_has_heard_most_of_the_others() {
+        let mut shares = shares(&[]);
+        shares.others.push((b"cc".to_vec(), vec![(20, 29)]));
+        shares.others.push((b"dd".to_vec(), vec![(30, 39)]));
+        let mut node = Node::new();
+        node.join_cluster(BOOT);
+        let looks = |node: &mut Node, now| {
+            node.see(&shares, at(now));
+            assert_eq!(node.decides_in(5), come(node, 5, now) != Came::Asks);
+            node.decides_in(5)
+        };
+        for other in [b"bb", b"bb", b"ee"] {
+            node.hear(other, footing(5, 0), at(100));
+        }
+        node.hear(b"bb", footing(5, 0), at(700));
+        assert!(!looks(&mut node, 700), "it and one other are two of four");
+        node.hear(b"cc", footing(5, 0), at(700));
+        node.hear(b"cc", footing(5, 0), at(1_199));
+        assert!(!looks(&mut node, 1_199), "what the other says of slots may be on its way");
+        node.hear(b"cc", footing(5, 0), at(1_200));
+        assert!(looks(&mut node, 1_200));
+        node.join_cluster(BOOT);
+        assert!(!looks(&mut node, 1_300), "it has started again, or was promoted");
+        let alone = Shares { others: Vec::new(), ..shares.clone() };
+        node.see(&alone, at(1_400));
+        assert!(node.decides_in(5));
     }
 
     /// Regression: a node that the server had given such a slot decided there at once, while
@@ -741,8 +803,7 @@ mod tests {
     fn a_slot_that_the_server_takes_at_its_start_waits_for_the_longest_lease() {
         let shares = Shares { found: vec![(9, 9), (12, 12)], ..shares(&[]) };
         assert_eq!(shares.own_since(&vec![(0, 3), (5, 8)]), [4, 9]);
-        let mut node = Node::new();
-        node.join_cluster(BOOT);
+        let mut node = joined();
         node.see(&shares, at(100));
         assert!(node.decides_in(8) && !node.decides_in(9));
         assert_eq!(node.unsettled_slots(), [9], "12 is not its own");
@@ -752,12 +813,32 @@ mod tests {
         let over = at(100).after(with_drift(SUPPORT.saturating_add(Millis::new(9_000))));
         let left = at(300).until(over.after(Millis::new(1)));
         let news = Some(Change::Waits { until: over });
-        assert_eq!(come(&mut node, 9, 300), Came::Waits(left, news));
+        assert_eq!(come(&mut node, 9, 300), waits(left.get(), news, true));
         node.see(&Shares { found: Vec::new(), ..shares }, at(400));
-        assert!(matches!(come(&mut node, 9, over.as_millis()), Came::Waits(_, None)));
+        assert!(matches!(come(&mut node, 9, over.as_millis()), Came::Waits { change: None, .. }));
         assert_eq!(come(&mut node, 9, over.as_millis() + 1), Came::Decides(true));
         let floor = Fence::of_time(UnixTime::from_millis(WALL));
         assert!(node.promises().floor() > floor && node.decides_in(9));
+    }
+
+    /// Regression: its wait was over when it went on, so it decided before it had read that its
+    /// slot was lost (seed 200003634).
+    #[test]
+    fn who_hangs_before_its_wait_has_begun_asks_again() {
+        let mut node = node();
+        node.see(&shares(&[12]), at(100));
+        for now in (100..3_000).step_by(100) {
+            assert_eq!(node.questions(at(now)).len(), 1);
+        }
+        node.see(&shares(&[12]), at(60_000));
+        assert_eq!(come(&mut node, 12, 60_000), Came::Asks);
+        for now in (60_000..65_100).step_by(100) {
+            node.see(&shares(&[12]), at(now));
+            assert_eq!(node.questions(at(now)).len(), 1);
+        }
+        assert!(matches!(come(&mut node, 12, 65_001), Came::Waits { begins: true, .. }));
+        node.see(&shares(&[12]), at(200_000));
+        assert_eq!(come(&mut node, 12, 200_000), Came::Decides(true), "it has waited");
     }
 
     #[test]
@@ -886,9 +967,11 @@ mod tests {
             let (up, slots) = (Millis::new(1_000), vec![(3, 3)]);
             node.answered(b"bb", number(200), &SlotAnswer { up, slots, ..left.clone() }, at(201));
             let left = with_drift(Millis::new(6_900)).saturating_add(Millis::new(1));
-            assert!(matches!(come(&mut node, 3, 201), Came::Waits(waits, _) if waits == left));
+            assert!(
+                matches!(come(&mut node, 3, 201), Came::Waits { left: waits, .. } if waits == left)
+            );
             tell(&mut node, 0, 0, 300);
-            assert!(matches!(come(&mut node, 3, 301), Came::Waits(..)), "whatever it reports");
+            assert!(matches!(come(&mut node, 3, 301), Came::Waits { .. }), "whatever it reports");
             tell(&mut node, 0, 0, 7_000);
             assert!(matches!(come(&mut node, 3, 201 + left.get()), Came::Decides(_)));
             assert!(node.promises().floor() >= lock.counter());
@@ -907,7 +990,7 @@ mod tests {
             assert!(!node.questions(at(200)).is_empty());
             let told = answer(reported(slot), 0, vec![(slot, slot)]);
             node.answered(b"bb", number(200), &SlotAnswer { held: LONGEST, ..told }, at(201));
-            assert!(matches!(come(&mut node, slot, 201), Came::Waits(..)));
+            assert!(matches!(come(&mut node, slot, 201), Came::Waits { .. }));
             assert!(node.promises().floor() >= fence(reported(slot)), "slot {slot}");
         }
     }
@@ -935,7 +1018,7 @@ mod tests {
         let mut node = node();
         node.see(&shares(&[12]), at(100));
         ask(&mut node, (5, 2_000), (100, 100));
-        assert!(matches!(come(&mut node, 12, 200), Came::Waits(..)));
+        assert!(matches!(come(&mut node, 12, 200), Came::Waits { .. }));
         node.see(&Shares { migrating: vec![(3, b"cc".to_vec())], ..shares(&[12]) }, at(300));
         let answers = node.asked(b"cc", &vec![(3, 3)], (at(300), LONGEST), |_| false);
         assert_eq!(answers[0].footing.left, Millis::ZERO);
@@ -949,8 +1032,7 @@ mod tests {
     /// moved.
     #[test]
     fn a_master_that_starts_in_the_middle_of_a_move_asks_the_other() {
-        let mut node = Node::new();
-        node.join_cluster(BOOT);
+        let mut node = joined();
         node.see(&leaving(3, b"bb"), at(100));
         assert!(node.decides_in(4) && !node.decides_in(3));
         assert_eq!(come(&mut node, 3, 100), Came::Asks);
@@ -965,8 +1047,7 @@ mod tests {
     /// although it was on its way to a third one when it was lost (seed 775383518).
     #[test]
     fn a_slot_that_was_on_its_way_to_a_third_master_is_not_answered_for() {
-        let mut node = Node::new();
-        node.join_cluster(BOOT);
+        let mut node = joined();
         node.see(&leaving(3, b"cc"), at(100));
         ask(&mut node, (5, 0), (100, 101));
         assert!(matches!(come(&mut node, 3, 101), Came::Decides(_)));

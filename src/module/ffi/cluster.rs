@@ -54,6 +54,20 @@ impl Context<'_> {
         }
     }
 
+    /// Makes this server's configuration epoch the highest that it knows, so that no other master
+    /// wins a slot of it back when it returns.
+    pub(in crate::module) fn raise_epoch(&mut self) {
+        let (command, word, format): (&CStr, &CStr, &CStr) = (c"CLUSTER", c"BUMPEPOCH", c"c");
+        // SAFETY: as in `cluster_nodes`. The reply may be an error, in a server that is a replica.
+        unsafe {
+            let (command, format) = (command.as_ptr(), format.as_ptr());
+            let reply = call!(RedisModule_Call(self.raw.as_ptr(), command, format, word.as_ptr()));
+            if !reply.is_null() {
+                call!(RedisModule_FreeCallReply(reply));
+            }
+        }
+    }
+
     /// Sends a message to the node of the Cluster with this name, or to all. A node that cannot be
     /// reached does not get it.
     pub(in crate::module) fn tell_cluster(&mut self, name: Option<&[u8]>, text: &str) {

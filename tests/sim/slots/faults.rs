@@ -68,11 +68,17 @@ impl Cluster {
         let now = Instant::now();
         // What was on its way to the earlier process has nowhere to go.
         self.mail.retain(|letter| letter.to != at);
+        if self.chance(self.plan.faults.min(1) * 20) {
+            self.alone = Some((at, now + self.millis(500, 6_000)));
+        }
         let master = &mut self.masters[at];
         master.is_to_start_at = None;
         master.node.start_again();
         master.node.engine.join_cluster(master.node.boot);
-        (master.serves_from, master.heard_at) = (now + REJOINING, None);
+        if self.plan.broken == Broken::HearsNobody {
+            hear_all(&mut master.node, at);
+        }
+        (master.serves_from, master.heard_at) = (now + REJOINING, Some(now));
         master.has_looked = false;
         master.waits_in.clear();
         // A server takes each slot that no master has, if it has keys there.

@@ -43,10 +43,10 @@ const NOBODY: usize = usize::MAX;
 /// How often a server runs its cron, and the module looks at slots that do not move.
 const TICK: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long a master that has started serves nobody, so that it hears of slots that it has lost.
+/// How long a master that has started serves nobody.
 const REJOINING: Duration = Duration::from_secs(2);
-/// A master that hears of no other for so long serves nobody.
-const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+/// A master that hears of no other for so long serves nobody. So one that starts alone serves.
+const NODE_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long it may take until every lock can be acquired again, once all faults and moves are over:
 /// answers that do not come, the longest lease, and a restart's wait.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -77,6 +77,10 @@ enum Broken {
     WaitsForNobody,
     /// A master takes a slot that it finds at its start for its own.
     KeepsWhatItFinds,
+    /// A master that has started decides before it has heard another.
+    HearsNobody,
+    /// A master that waits in a slot does not raise its epoch.
+    KeepsItsEpoch,
 }
 
 /// What a run does.
@@ -242,6 +246,8 @@ struct Cluster {
     epoch: u64,
     /// What these two masters tell each other about slots is lost until then.
     cut: Option<(usize, usize, Instant)>,
+    /// This master has started where no other can be reached until then.
+    alone: Option<(usize, Instant)>,
     moves: Vec<Move>,
     holders: [Option<Holder>; NAMES.len()],
     fences: [u64; NAMES.len()],
@@ -277,6 +283,16 @@ fn runs(slots: impl IntoIterator<Item = u16>) -> SlotRuns {
     slots.into_iter().map(|slot| (slot, slot)).collect()
 }
 
+/// The node has heard every other master for long enough.
+fn hear_all(node: &mut Node, own: usize) {
+    let footing = Footing { floor: Fence::ZERO, left: Millis::ZERO, longest: MAX_TTL };
+    for other in Cluster::others(own) {
+        for at in [lockmod::engine::Instant::default(), node.clocks().now] {
+            node.engine.hear(&name_of(other), footing, at);
+        }
+    }
+}
+
 /// How long, in true time, a client may rely on a lease that was asked for with this ttl.
 fn validity(ttl: Millis) -> Duration {
     let slowest = 1.0 + FAST_PPM_MAX as f64 / 1e6;
@@ -302,6 +318,7 @@ impl Cluster {
             let terms = (offer, Member::new(number, 0, None), MAX_TTL);
             let mut node = Node::start(number, clock, kind, terms, Defect::None);
             node.engine.join_cluster(node.boot);
+            hear_all(&mut node, number);
             Master {
                 node,
                 owners: owners.clone(),
@@ -330,6 +347,7 @@ impl Cluster {
             mail: Vec::new(),
             epoch: MASTERS as u64,
             cut: None,
+            alone: None,
             moves: Vec::new(),
             holders: Default::default(),
             fences: Default::default(),
@@ -428,7 +446,7 @@ impl Cluster {
     async fn calm(&mut self) {
         let now = Instant::now();
         self.plan.faults = 0;
-        self.cut = None;
+        (self.cut, self.alone) = (None, None);
         self.masters.iter_mut().for_each(|master| master.hangs_until = now);
         self.masters.iter_mut().for_each(|master| {
             master.is_to_start_at = master.is_to_start_at.map(|_| now);
@@ -582,6 +600,16 @@ fn a_master_that_does_not_tell_its_floor_is_caught() {
 #[test]
 fn a_master_that_takes_a_slot_that_it_finds_for_its_own_is_caught() {
     must_be_caught(Broken::KeepsWhatItFinds, FENCE);
+}
+
+#[test]
+fn a_master_that_decides_before_it_has_heard_another_is_caught() {
+    must_be_caught(Broken::HearsNobody, FENCE);
+}
+
+#[test]
+fn a_master_that_lets_a_slot_be_won_back_is_caught() {
+    must_be_caught(Broken::KeepsItsEpoch, FENCE);
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl Cluster {
             master.importing.remove(&slot);
             master.migrating.remove(&slot);
         }
-        if self.may_stop(at) && self.chance(50) {
+        if !leaves && self.may_stop(at) && self.chance(50) {
             // Long enough for another master to wait, and grant.
             self.stop(at, 50..18_000);
         }
@@ -159,7 +159,14 @@ impl Cluster {
                 Step::Done
             }
             Step::Add => {
-                if master.node.run != one.run {
+                let source = &self.masters[from];
+                let is_lost = one.source_run.is_some_and(|run| run != source.node.run);
+                if one.source_run.is_some() && !self.is_up(from) {
+                    // Only it can tell that the target of the move decided there too.
+                    return None;
+                }
+                let master = &mut self.masters[at];
+                if is_lost || master.node.run != one.run {
                     // It does not know any more who had the slot.
                     self.give_back(one);
                     return None;
@@ -252,13 +259,10 @@ impl Cluster {
 
     /// A slot becomes a master's, by its own word.
     pub(super) fn assign(&mut self, slot: u16, to: usize) {
-        let master = &mut self.masters[to];
-        master.owners.insert(slot, to);
-        master.importing.remove(&slot);
-        master.waits_in.remove(&slot);
+        self.masters[to].take(slot, to);
         // No two masters take the same epoch: Redis resolves that by chance.
         self.epoch += 1;
-        master.epochs[to] = self.epoch;
+        self.masters[to].epochs[to] = self.epoch;
         self.announce(to);
     }
 
@@ -282,7 +286,13 @@ impl Cluster {
         }
         self.moves.retain(|one| one.slot != slot);
         self.note(to, &format!("takes slot {slot}, which has no living master"));
-        self.assign(slot, to);
+        if self.chance(50) {
+            self.assign(slot, to);
+        } else {
+            // `CLUSTER ADDSLOTS`, or `SETSLOT NODE` at each master, raises no epoch.
+            self.masters[to].take(slot, to);
+            self.announce(to);
+        }
         let said = self.masters[to].announcement(to);
         for at in living {
             let master = &mut self.masters[at];

@@ -9,6 +9,11 @@ impl Cluster {
             now < until && [one, other].contains(&from) && [one, other].contains(&to)
         };
         let is_text = |mail: &Mail| matches!(mail, Mail::Text(_));
+        let is_alone =
+            |(one, until): (usize, Instant)| now < until && from != to && [from, to].contains(&one);
+        if self.alone.is_some_and(is_alone) {
+            return;
+        }
         if self.cut.is_some_and(is_between) && is_text(&mail) {
             return;
         }
@@ -49,10 +54,7 @@ impl Cluster {
             Mail::Text(text) => self.hear(from, to, text.as_bytes()),
             Mail::Announced(said) => {
                 let (now, master) = (Instant::now(), &mut self.masters[to]);
-                if master.heard_at.replace(now).is_none() {
-                    // Time enough to hear which slots it has lost.
-                    master.serves_from = master.serves_from.max(now + REJOINING);
-                }
+                master.heard_at = Some(now);
                 // What a third master says of it counts only with a later epoch.
                 if said.owner != from && said.epoch <= master.epochs[said.owner] {
                     return;
@@ -244,8 +246,12 @@ impl Cluster {
                 master.found.remove(&slot);
                 Ok(())
             }
-            Came::Waits(left, change) => {
+            Came::Waits { left, change, begins } => {
                 master.waits_in.insert(slot);
+                if begins && broken != Broken::KeepsItsEpoch {
+                    self.epoch += 1;
+                    master.epochs[at] = self.epoch;
+                }
                 if let Some(change) = change {
                     let _ = master.node.change_state(change);
                 }
@@ -276,6 +282,12 @@ impl Master {
             }
         }
         lost
+    }
+
+    pub(super) fn take(&mut self, slot: u16, own: usize) {
+        self.owners.insert(slot, own);
+        self.importing.remove(&slot);
+        self.waits_in.remove(&slot);
     }
 
     pub(super) fn announcement(&self, owner: usize) -> Announcement {
