@@ -144,6 +144,14 @@ function list(names, what) {
   return [.../** @type {Iterable<unknown>} */ (names)].map(named)
 }
 
+/** @param {unknown} value What is shown of a value that may have a password in it. */
+function kind(value) {
+  if (typeof value === 'function') return 'a function'
+  return typeof value === 'object' && value !== null
+    ? `an object of ${value.constructor?.name ?? 'no class'}`
+    : shown(value)
+}
+
 /**
  * @param {unknown} nodes
  * @returns {string[]}
@@ -152,14 +160,14 @@ function urls(nodes) {
   if (typeof nodes === 'string') return urls(isWellFormed(nodes) ? native.splitNodes(nodes) : [nodes])
   const isList = typeof nodes === 'object' && nodes !== null && Symbol.iterator in nodes
   if (!isList || types.isUint8Array(nodes)) {
-    throw new OptionError(`the nodes are ${shown(nodes)}: give a list of URLs, as strings`)
+    throw new OptionError(`the nodes are ${kind(nodes)}: give a list of URLs, as strings`)
   }
   return [.../** @type {Iterable<unknown>} */ (nodes)].map((url, index) => {
     if (typeof url !== 'string') {
-      throw new OptionError(`node ${index + 1} is ${shown(url)}: give its URL, as a string`)
+      throw new OptionError(`node ${index + 1} is ${kind(url)}: give its URL, as a string`)
     }
     if (isWellFormed(url)) return url
-    throw new OptionError(`node ${index + 1} is ${shown(url)}: give a text that UTF-8 can encode`)
+    throw new OptionError(`node ${index + 1} is broken text: give a text that UTF-8 can encode`)
   })
 }
 

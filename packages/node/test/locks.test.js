@@ -237,7 +237,11 @@ test('wrong settings are refused with what to do', async () => {
     [list.slice(0, 2), {}, /even number/],
     [['http://x'], {}, /redis:\/\//],
     [[1], {}, /node 1 is 1: give its URL/],
-    ['\ud800', {}, /node 1 is '\\ud800': give a text that UTF-8 can encode/i],
+    ['\ud800', {}, /node 1 is broken text: give a text that UTF-8 can encode/],
+    // Passwords are not shown.
+    [new URL('redis://:hunter2@h'), {}, /the nodes are an object of URL: give a list/],
+    [[new URL('redis://:hunter2@h')], {}, /node 1 is an object of URL: give its URL/],
+    [[['redis://:hunter2@h']], {}, /node 1 is an object of Array: give its URL/],
     [['redis://h '], {}, /a space or a line end at character 10/],
     [5, {}, /the nodes are 5: give a list of URLs/],
     [null, {}, /the nodes are null/],

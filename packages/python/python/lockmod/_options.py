@@ -92,18 +92,34 @@ def file(what: str, value: str | os.PathLike[str] | None) -> str | None:
     return text(what, path)
 
 
+def _kind(value: object) -> str:
+    """What is shown of a value that may have a password in it."""
+    return repr(value) if value is None or type(value) in (bool, int, float) else repr(type(value))
+
+
+def _is_encodable(url: str) -> bool:
+    try:
+        url.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def urls(nodes: str | Iterable[str]) -> list[str]:
     """The URLs of nodes; a single text has them separated by commas."""
+    given = "a text that UTF-8 can encode"
     if isinstance(nodes, str):
-        nodes = _lockmod.split_nodes(text("the list of nodes", nodes))
+        if not _is_encodable(nodes):
+            raise OptionError(f"the list of nodes is broken text: give {given}")
+        nodes = _lockmod.split_nodes(nodes)
     if isinstance(nodes, _NAMES) or not isinstance(cast("object", nodes), Iterable):
-        # A list may have passwords, and a single value of another type has none.
-        raise OptionError(f"the nodes are {reprlib.repr(nodes)}: give a list of URLs")
+        raise OptionError(f"the nodes are {_kind(nodes)}: give a list of URLs")
     found = list(nodes)
     for number, url in enumerate(found, 1):
         if not isinstance(cast("object", url), str):
-            _refuse(f"node {number}", url, "its URL, as a str")
-        text(f"node {number}", url)
+            raise OptionError(f"node {number} is {_kind(url)}: give its URL, as a str")
+        if not _is_encodable(url):
+            raise OptionError(f"node {number} is broken text: give {given}")
     return found
 
 
