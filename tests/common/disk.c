@@ -5,6 +5,7 @@
  * no such file can be synced unless it is empty.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -41,6 +42,12 @@ int fsync(int file) {
         note(is_folder ? "sync-folder" : "sync", path);
     }
     return (int)syscall(SYS_fsync, file);
+}
+
+/* Valkey lets a module bind to the C library before what is preloaded. */
+void *dlopen(const char *file, int mode) {
+    void *(*next)(const char *, int) = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
+    return next ? next(file, mode & ~RTLD_DEEPBIND) : NULL;
 }
 
 int rename(const char *from, const char *to) {
