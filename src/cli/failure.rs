@@ -7,10 +7,11 @@ use nix::sys::signal::Signal;
 
 use super::json::Json;
 use super::out::Unprinted;
-use super::values::Typed;
+use super::values::{Name, Typed};
 use super::{out, signals};
 use crate::client::{
-    AcquireError, BuildError, ExtendError, Guard, NodeReport, ReleaseError, SLOW, Summary, Vote,
+    AcquireError, BuildError, ExtendError, Guard, Lost, NodeReport, ReleaseError, SLOW, Summary,
+    Vote,
 };
 use crate::engine::Quorum;
 use crate::wire::code;
@@ -77,8 +78,13 @@ impl Failure {
         Failure { nodes, ..Failure::new(Failure::LOST, text) }
     }
 
-    /// A held lock is lost: why, and the nodes' last votes.
-    pub(super) fn lost_while_held(text: impl Display, guard: &Guard) -> Failure {
+    /// A held lock is lost: when, why, and the nodes' last votes.
+    pub(super) fn lost_while_held(
+        (name, when): (&Name, &str),
+        lost: Lost,
+        guard: &Guard,
+    ) -> Failure {
+        let text = format!("lock '{name}' was lost{when}: {lost}");
         let nodes = guard.unconfirmed();
         let said = if nodes.is_empty() { String::new() } else { format!(": {}", Summary(&nodes)) };
         Failure::lost(format!("{text}{said}"), nodes)

@@ -36,7 +36,7 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
         }
         lost = guard.lost() => {
             let failure =
-                Failure::lost_while_held(format_args!("lock '{name}' was lost: {lost}"), &guard);
+                Failure::lost_while_held((name, ""), lost, &guard);
             drop(guard.release().await);
             Err(failure)
         }

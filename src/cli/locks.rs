@@ -25,8 +25,8 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
     // This also gives the commands to slow nodes time to be written.
     let doubles = doubts::doubles_at_once(&locker).await;
     if guard.is_lost() {
-        let text = format!("lock '{name}' was lost at once: {}", guard.lost().await);
-        let failure = Failure::lost_while_held(text, &guard);
+        let lost = guard.lost().await;
+        let failure = Failure::lost_while_held((name, " at once"), lost, &guard);
         drop(guard.release().await);
         return Err(failure);
     }

@@ -45,7 +45,7 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
     let watch = Watch::new()?;
     // Ctrl-Z may have stopped this process until now.
     if guard.is_lost() {
-        return Err(lost((&args, "at once"), guard.lost().await, guard).await);
+        return Err(lost((&args, " at once"), guard.lost().await, guard).await);
     }
     let mut job = match start(&args, &guard, watch) {
         Ok(job) => job,
@@ -78,13 +78,12 @@ async fn stop(
     // By the clock, not by the plan: this process may be late.
     let left = if lost == Lost::Removed { grace } else { guard.validity() };
     job.end(left.saturating_sub(grace / KILL_DIVISOR)).await?;
-    Ok(self::lost((args, "and the command stopped"), lost, guard).await)
+    Ok(self::lost((args, " and the command stopped"), lost, guard).await)
 }
 
 /// Releases what may be left of a lost lease. Returns the failure, with why the lock was lost.
-async fn lost((args, what): (&Run, &str), lost: Lost, guard: Guard) -> Failure {
-    let text = format_args!("lock '{}' was lost {what}: {lost}", args.claim.name);
-    let failure = Failure::lost_while_held(text, &guard);
+async fn lost((args, when): (&Run, &str), lost: Lost, guard: Guard) -> Failure {
+    let failure = Failure::lost_while_held((&args.claim.name, when), lost, &guard);
     drop(guard.release().await);
     failure
 }

@@ -196,7 +196,7 @@ impl Slots {
 
     /// Whether the masters that have slots and have been heard are the most, with this node if it
     /// has slots.
-    fn hears_a_majority(&mut self, shares: &Shares) -> bool {
+    fn hears_a_majority(&self, shares: &Shares) -> bool {
         let is_heard = |(name, _): &&(Vec<u8>, _)| {
             self.others.iter().any(|other| other.name == *name && other.is_heard())
         };

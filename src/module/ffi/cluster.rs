@@ -15,7 +15,12 @@ pub(super) const MESSAGE: u8 = 1;
 impl Context<'_> {
     /// The reply to `CLUSTER NODES`; `None` if the server does not give one.
     pub(in crate::module) fn cluster_nodes(&mut self) -> Option<String> {
-        let (command, word, format): (&CStr, &CStr, &CStr) = (c"CLUSTER", c"NODES", c"c");
+        self.cluster(c"NODES")
+    }
+
+    /// The reply to this `CLUSTER` command; `None` if it is no text.
+    fn cluster(&mut self, word: &CStr) -> Option<String> {
+        let (command, format): (&CStr, &CStr) = (c"CLUSTER", c"c");
         // SAFETY: the context lasts as long as `self`, and no key is open; `c` takes a terminated
         // text. The reply is ours: its text is read before it is freed.
         unsafe {
@@ -57,15 +62,8 @@ impl Context<'_> {
     /// Makes this server's configuration epoch the highest that it knows, so that no other master
     /// wins a slot of it back when it returns.
     pub(in crate::module) fn raise_epoch(&mut self) {
-        let (command, word, format): (&CStr, &CStr, &CStr) = (c"CLUSTER", c"BUMPEPOCH", c"c");
-        // SAFETY: as in `cluster_nodes`. The reply may be an error, in a server that is a replica.
-        unsafe {
-            let (command, format) = (command.as_ptr(), format.as_ptr());
-            let reply = call!(RedisModule_Call(self.raw.as_ptr(), command, format, word.as_ptr()));
-            if !reply.is_null() {
-                call!(RedisModule_FreeCallReply(reply));
-            }
-        }
+        // Whether it was raised or is the highest already does not matter.
+        let _ = self.cluster(c"BUMPEPOCH");
     }
 
     /// Sends a message to the node of the Cluster with this name, or to all. A node that cannot be

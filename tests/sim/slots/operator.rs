@@ -159,12 +159,12 @@ impl Cluster {
                 Step::Done
             }
             Step::Add => {
-                let source = &self.masters[from];
-                let is_lost = one.source_run.is_some_and(|run| run != source.node.run);
                 if one.source_run.is_some() && !self.is_up(from) {
                     // Only it can tell that the target of the move decided there too.
                     return None;
                 }
+                let source_run = self.masters[from].node.run;
+                let is_lost = one.source_run.is_some_and(|run| run != source_run);
                 let master = &mut self.masters[at];
                 if is_lost || master.node.run != one.run {
                     // It does not know any more who had the slot.
@@ -260,10 +260,14 @@ impl Cluster {
     /// A slot becomes a master's, by its own word.
     pub(super) fn assign(&mut self, slot: u16, to: usize) {
         self.masters[to].take(slot, to);
-        // No two masters take the same epoch: Redis resolves that by chance.
-        self.epoch += 1;
-        self.masters[to].epochs[to] = self.epoch;
+        self.raise_epoch(to);
         self.announce(to);
+    }
+
+    /// No two masters take the same epoch: Redis resolves that by chance.
+    pub(super) fn raise_epoch(&mut self, at: usize) {
+        self.epoch += 1;
+        self.masters[at].epochs[at] = self.epoch;
     }
 
     /// `redis-cli --cluster fix`: a slot without a master, or with a dead one, is given to another.

@@ -248,12 +248,11 @@ impl Cluster {
             }
             Came::Waits { left, change, begins } => {
                 master.waits_in.insert(slot);
-                if begins && broken != Broken::KeepsItsEpoch {
-                    self.epoch += 1;
-                    master.epochs[at] = self.epoch;
-                }
                 if let Some(change) = change {
                     let _ = master.node.change_state(change);
+                }
+                if begins && broken != Broken::KeepsItsEpoch {
+                    self.raise_epoch(at);
                 }
                 Err(Refusal::Quarantine { reason: QuarantineReason::OtherMaster, left })
             }

@@ -18,6 +18,17 @@ Name = Union[str, bytes, bytearray, memoryview]
 _NAMES = (str, bytes, bytearray, memoryview)
 
 
+_ENCODABLE = "a text that UTF-8 can encode"
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _refuse(what: str, value: object, give: str) -> NoReturn:
     raise OptionError(f"{what} is {reprlib.repr(value)}: give {give}")
 
@@ -72,10 +83,8 @@ def text(what: str, value: str) -> str:
     """A text for people."""
     if not isinstance(cast("object", value), str):
         _refuse(what, value, "a str")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        _refuse(what, value, "a text that UTF-8 can encode")
+    if not _is_encodable(value):
+        _refuse(what, value, _ENCODABLE)
     return value
 
 
@@ -97,20 +106,11 @@ def _kind(value: object) -> str:
     return repr(value) if value is None or type(value) in (bool, int, float) else repr(type(value))
 
 
-def _is_encodable(url: str) -> bool:
-    try:
-        url.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def urls(nodes: str | Iterable[str]) -> list[str]:
     """The URLs of nodes; a single text has them separated by commas."""
-    given = "a text that UTF-8 can encode"
     if isinstance(nodes, str):
         if not _is_encodable(nodes):
-            raise OptionError(f"the list of nodes is broken text: give {given}")
+            raise OptionError(f"the list of nodes is broken text: give {_ENCODABLE}")
         nodes = _lockmod.split_nodes(nodes)
     if isinstance(nodes, _NAMES) or not isinstance(cast("object", nodes), Iterable):
         raise OptionError(f"the nodes are {_kind(nodes)}: give a list of URLs")
@@ -119,7 +119,7 @@ def urls(nodes: str | Iterable[str]) -> list[str]:
         if not isinstance(cast("object", url), str):
             raise OptionError(f"node {number} is {_kind(url)}: give its URL, as a str")
         if not _is_encodable(url):
-            raise OptionError(f"node {number} is broken text: give {given}")
+            raise OptionError(f"node {number} is broken text: give {_ENCODABLE}")
     return found
 
 
