@@ -9,8 +9,7 @@ use super::failure::{Failure, warn};
 use super::rows;
 use super::values::Name;
 use crate::client::{
-    Length, Locker, NodeField, NodeInfo, NodeReport, NodeSurvey, ReleaseError, SAME_SERVER,
-    Summary, Survey, Vote,
+    Length, Locker, NodeField, NodeInfo, NodeSurvey, ReleaseError, Summary, Survey, Vote, same_as,
 };
 use crate::engine::{Quorum, SLOTS};
 use crate::wire::code;
@@ -41,20 +40,14 @@ pub(super) fn replicas(survey: &Survey) -> Vec<String> {
 
 /// The warning about each node that is another node under a second name.
 pub(super) fn doubles(survey: &Survey) -> Vec<String> {
-    let is_double = |node: &&NodeSurvey| match &node.status {
-        Err(Vote::Unreachable(text)) => &**text == SAME_SERVER,
-        Ok(_) | Err(_) => false,
-    };
-    survey.nodes.iter().filter(is_double).map(|node| double(&node.node)).collect()
+    let told = |node: &NodeSurvey| double(&node.node, node.status.as_ref().err()?);
+    survey.nodes.iter().filter_map(told).collect()
 }
 
 /// The same, from fresh answers of the nodes.
 pub(super) async fn doubles_at_once(locker: &Locker) -> Vec<String> {
-    let is_double = |report: &&NodeReport| match &report.vote {
-        Vote::Unreachable(text) => &**text == SAME_SERVER,
-        _ => false,
-    };
-    locker.settle().await.iter().filter(is_double).map(|report| double(&report.node)).collect()
+    let reports = locker.settle().await;
+    reports.iter().filter_map(|report| double(&report.node, &report.vote)).collect()
 }
 
 /// Warns about nodes that are another node under a second name, as soon as all have answered.
@@ -65,9 +58,10 @@ pub(super) fn tell_doubles(locker: &Locker, as_json: bool) -> JoinHandle<()> {
     })
 }
 
-fn double(node: &str) -> String {
+fn double(node: &str, vote: &Vote) -> Option<String> {
     let name = rows::shown(node.as_bytes());
-    format!("{name} is the same server as another node, and has no vote of its own: remove it")
+    let same = same_as(vote)?;
+    Some(format!("{name} is {same}, and has no vote of its own: remove it"))
 }
 
 /// The warning about each node that is one server of a Cluster.

@@ -95,6 +95,8 @@ fn state(status: &NodeStatus, is_too_high: bool) -> String {
 pub(super) fn in_slots(share: &SlotShare) -> String {
     let text = format!("grants in {} of {SLOTS} slots", share.granting);
     match &share.failing[..] {
+        // The others are those of other servers, if this is one server of a Cluster.
+        [] if share.unknown == 0 => text,
         [] => format!("{text}; no master has the others"),
         [report] => format!("{text}; {report}"),
         [report, more @ ..] => format!("{text}; {report}; {} more", more.len()),

@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use super::answering::SAME_SERVER;
 use super::reading::has_no_place;
 use super::vote::Vote;
 use super::wakes::Bell;
@@ -153,8 +154,6 @@ impl ServerId {
     }
 }
 
-/// Why a server's second vote does not count.
-pub(crate) const SAME_SERVER: &str = "the same server as another node: remove one";
 const OTHER_SERVER: &str = "another server answers there than a moment ago";
 
 #[derive(Debug, Default)]

@@ -28,9 +28,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::answering::{Answering, SAME_SERVER};
 use super::connect::{Login, Stream, next_reply};
 use super::destination::{Arrived, Destination};
-use super::inbox::{NoReply, ReplyTo, SAME_SERVER, ServerId};
+use super::inbox::{NoReply, ReplyTo, ServerId};
 use super::outbox::{Item, Outbox};
 use super::packet::Packet;
 use super::printable::plain;
@@ -52,41 +53,6 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 const STALL_FACTOR: u32 = 4;
 /// The shortest silence that counts as a stall.
 const STALL_MIN: Duration = Duration::from_secs(2);
-
-/// Which server answers on each connection: two URLs may lead to one server by different names, and
-/// a server must not have two votes.
-#[derive(Debug)]
-pub(super) struct Answering(Mutex<Vec<Option<ServerId>>>);
-
-impl Answering {
-    /// For `places` connections.
-    pub(super) fn new(places: usize) -> Answering {
-        Answering(Mutex::new(vec![None; places]))
-    }
-
-    /// A place for one more connection.
-    pub(super) fn next_place(&self) -> usize {
-        let mut all = self.all();
-        all.push(None);
-        all.len() - 1
-    }
-
-    /// Notes which server answers at `place`; false if it already answers at another place.
-    fn note(&self, place: usize, server: Option<ServerId>) -> bool {
-        let mut all = self.all();
-        all[place] = None;
-        if server.is_some() && all.contains(&server) {
-            return false;
-        }
-        all[place] = server;
-        true
-    }
-
-    fn all(&self) -> MutexGuard<'_, Vec<Option<ServerId>>> {
-        // Nothing panics while the lock is held, so the list is intact even if it is poisoned.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// What the link to one master of a Cluster needs from the routing among all of them.
 pub(super) trait Router: Send + Sync {

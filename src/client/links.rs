@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use super::answering::Answering;
 use super::connect::{Address, Dial};
 use super::destination::Destination;
 use super::inbox::ReplyTo;
-use super::link::{Answering, Link, LinkSeat};
+use super::link::{Link, LinkSeat};
 use super::packet::Packet;
 use super::slot_links::{SlotLinks, Spawn};
 use super::wakes::Wakes;

@@ -24,6 +24,7 @@
 pub mod blocking;
 
 mod acquire;
+mod answering;
 mod asking;
 mod ballot;
 mod calendar;
@@ -71,6 +72,8 @@ pub use crate::wire::node_info::{NodeField, NodeFields};
 pub use self::core::Stats;
 pub use acquire::Acquire;
 #[cfg(feature = "cli")]
+pub(crate) use answering::same_as;
+#[cfg(feature = "cli")]
 pub(crate) use error::SLOW;
 #[doc(hidden)]
 pub use error::WhyLost;
@@ -79,8 +82,6 @@ pub use error::{
 };
 pub use guard::{Guard, Leaked};
 pub use holder::Holder;
-#[cfg(feature = "cli")]
-pub(crate) use inbox::SAME_SERVER;
 #[cfg(feature = "cli")]
 pub(crate) use inspect::LISTED_MAX;
 pub use inspect::{NodeInfo, NodeLocks};

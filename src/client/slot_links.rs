@@ -17,9 +17,10 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use super::answering::Answering;
 use super::destination::Destination;
 use super::inbox::{NoReply, ReplyTo};
-use super::link::{Answering, Link, LinkSeat, Router, stall_of};
+use super::link::{Link, LinkSeat, Router, stall_of};
 use super::node_url::Location;
 use super::outbox::{Item, Outbox, Outstanding};
 use super::packet::{Care, Packet};
@@ -271,7 +272,12 @@ impl Routing {
     }
 
     /// Takes over the Cluster's report of its slots.
-    fn install(&self, ranges: Vec<SlotRange>) {
+    ///
+    /// # Errors
+    /// If another node is the same Cluster.
+    fn install(&self, ranges: Vec<SlotRange>) -> Result<(), NoReply> {
+        let masters = ranges.iter().map(|range| range.id.clone()).collect();
+        self.answering.note_cluster(self.node, self.seeds.name(), masters)?;
         let mut routes = self.routes();
         let mut fresh = Routes { slots: vec![None; usize::from(SLOTS)], ..Routes::default() };
         for range in ranges {
@@ -297,6 +303,7 @@ impl Routing {
         // must not happen while the routes are locked.
         drop(routes);
         drop(gone);
+        Ok(())
     }
 
     /// The slots cannot be known at present.
@@ -439,9 +446,8 @@ async fn keep_fresh(routing: Weak<Routing>, is_old: Arc<Notify>) {
         }
         let told = seeds.ask(known, patience).await;
         let Some(now) = routing.upgrade() else { return };
-        match told {
-            Ok(ranges) => {
-                now.install(ranges);
+        match told.and_then(|ranges| now.install(ranges)) {
+            Ok(()) => {
                 drop(now);
                 pause = REFRESH_MIN;
                 is_old.notified().await;

@@ -8,12 +8,13 @@ use crate::wire::code;
 use crate::wire::refusal::{Redirected, read_redirected};
 use crate::wire::resp::Reply;
 
-/// A range of slots, with the host and port of its master. An empty host is that of the server that
+/// A range of slots, with the id, the host and the port of its master. An empty host is that of the server that
 /// was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotRange {
     pub(super) first: u16,
     pub(super) last: u16,
+    pub(super) id: String,
     pub(super) host: String,
     pub(super) port: u16,
 }
@@ -101,9 +102,11 @@ fn read_range(range: &Reply) -> Option<SlotRange> {
     };
     let Some(Reply::Integer(port)) = master.get(1) else { return None };
     let port = u16::try_from(*port).ok()?;
+    let Some(Reply::Text(id)) = master.get(2) else { return None };
+    let id = String::from_utf8_lossy(id).into_owned();
     // The node does not know its host.
     let host = if host == "?" { String::new() } else { host };
-    Some(SlotRange { first: slot(*first)?, last: slot(*last)?, host, port })
+    Some(SlotRange { first: slot(*first)?, last: slot(*last)?, id, host, port })
 }
 
 #[cfg(test)]

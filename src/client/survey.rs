@@ -17,6 +17,7 @@ use super::packet::Packet;
 use super::printable::Named;
 use super::reading::{error_vote, lock_info};
 use super::search::{Counted, Locks, Wanted};
+use super::slots::read_slots;
 use super::vote::{NodeReport, Vote};
 use crate::engine::{Fence, LockState, SLOTS, Uncounted};
 use crate::wire::code::{self, Meaning};
@@ -90,7 +91,8 @@ pub struct NodeStatus {
     pub replicas: Vec<ReplicaStatus>,
     /// All fields of `INFO lockmod`.
     pub fields: NodeFields,
-    /// In how many of its slots locks are granted, if the node is a Cluster.
+    /// In how many slots locks are granted, if the node is a Cluster, or one server of a Cluster
+    /// that grants.
     pub slots: Option<SlotShare>,
     /// Whether the node is one server of a Cluster, which has only the locks in its slots.
     pub is_in_cluster: bool,
@@ -457,11 +459,31 @@ impl Locker {
         let (mut statuses, mut locks) = (Vec::new(), Locks::default());
         for (server, (status, found)) in servers.into_iter().zip(answers) {
             locks.add(found);
-            let Some(master) = server.master else { return (status, locks) };
+            let Some(master) = server.master else {
+                return (self.with_slots(node, status).await, locks);
+            };
             let slots = self.core().world.slots_of(node, &master);
             statuses.push((master, slots, status));
         }
         (NodeStatus::together(statuses), locks)
+    }
+
+    /// Adds to the status of a server by itself in how many slots it grants, if it belongs to a
+    /// Cluster.
+    async fn with_slots(
+        &self,
+        node: usize,
+        status: Result<NodeStatus, Vote>,
+    ) -> Result<NodeStatus, Vote> {
+        let mut status = status?;
+        if status.is_in_cluster {
+            let asks = [Packet::new(&[b"CLUSTER", b"SLOTS"]), Packet::new(&[b"CLUSTER", b"MYID"])];
+            // A user without the right to ask is not told.
+            let replies = self.ask(&AskedServer::from(node), &asks).await.unwrap_or_default();
+            let granting = own_slots(&replies).filter(|_| status.is_granting());
+            status.slots = granting.map(|granting| SlotShare { granting, ..SlotShare::default() });
+        }
+        Ok(status)
     }
 
     async fn survey_server(
@@ -550,6 +572,14 @@ impl Locker {
 fn is_down(reply: &Reply) -> bool {
     let Reply::Text(text) = reply else { return false };
     String::from_utf8_lossy(text).lines().any(|line| line == "cluster_state:fail")
+}
+
+/// Reads how many slots a server has from its replies to CLUSTER SLOTS and CLUSTER MYID.
+fn own_slots(replies: &[Reply]) -> Option<u16> {
+    let [slots, Reply::Text(me)] = replies else { return None };
+    let ranges = read_slots(Some(slots)).ok()?;
+    let own = ranges.iter().filter(|range| range.id.as_bytes() == &**me);
+    Some(own.map(|range| range.last.saturating_sub(range.first) + 1).sum())
 }
 
 /// Reads the reply to `INFO lockmod replication cluster`.
