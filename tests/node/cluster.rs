@@ -269,6 +269,38 @@ fn a_master_that_starts_where_it_hears_no_other_decides_nothing() {
     assert!(wait_for("it hears the other", granted) > 1);
 }
 
+/// As after a start: the other master may have got slots that the promoted one believes its own.
+#[test]
+fn a_replica_that_is_promoted_where_it_hears_no_other_decides_nothing() {
+    let pair = Pair::start();
+    let at_once = builder().module_arg("quarantine-on-promotion", "no").start();
+    let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
+    hand_over(&pair.from, &pair.to, "other");
+    assert!(fence(to, "LOCK.ACQUIRE other A 100") > 0);
+    let (port, bus) = (at_once.port(), at_once.bus_port());
+    assert_eq!(ask(from, &format!("CLUSTER MEET 127.0.0.1 {port} {bus}")), "OK");
+    let promoted = &mut at_once.connect();
+    let follow = format!("CLUSTER REPLICATE {}", ask(from, "CLUSTER MYID"));
+    wait_until("it knows the master", || ask(promoted, &follow) == "OK");
+    pair.from.wait_for_replica(&at_once);
+    wait_until("it knows all slots", || {
+        let info = ask(promoted, "CLUSTER INFO");
+        info.contains("cluster_state:ok") && info.contains("cluster_size:2")
+    });
+    pair.to.pause();
+    pair.from.pause();
+    assert_eq!(ask(promoted, "CLUSTER FAILOVER TAKEOVER"), "OK");
+    wait_until("it serves clients", || ask(promoted, "SET {res}:1 x") == "OK");
+    for _ in 0..20 {
+        let text = ask(promoted, "LOCK.ACQUIRE res B 100");
+        assert!(is_asking(&text) || is_down(&text), "{text}");
+    }
+    pair.to.resume();
+    let granted = || ask(promoted, "LOCK.ACQUIRE res B 100").parse::<u64>().ok();
+    assert!(wait_for("it hears the other", granted) > 0);
+    pair.from.resume();
+}
+
 fn is_down(text: &str) -> bool {
     text.starts_with("CLUSTERDOWN ")
 }
