@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use super::arguments::KEY;
 use super::ffi::{Args, Context, Level};
+use super::process::Process;
 use super::{clock, config, process, start};
 use crate::engine::{Came, Millis, QuarantineReason, Question, Refusal, SlotRuns};
 use crate::wire::slots::{SlotMessage, read_message, read_shares, slot_of};
@@ -23,7 +24,11 @@ const HURRY: Millis = Millis::new(50);
 /// `TRYAGAIN` or `QUARANTINE`; `STATEFILE` if the node's promises cannot be written.
 #[inline]
 pub(super) fn admit(context: &mut Context<'_>, args: &Args<'_>) -> Result<(), Refusal> {
-    match process::with(context.in_server(), |process| process.node.is_in_cluster()) {
+    let server = context.in_server();
+    // Only a node that has begun knows that it is in a Cluster.
+    let needs_look =
+        |process: &mut Process| process.node.is_in_cluster() || !process.node.has_begun();
+    match process::with(server, needs_look) {
         false => Ok(()),
         true => admit_to(context, slot_of(args.get(KEY))),
     }
@@ -32,6 +37,7 @@ pub(super) fn admit(context: &mut Context<'_>, args: &Args<'_>) -> Result<(), Re
 #[inline(never)]
 fn admit_to(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
     let server = context.in_server();
+    let _ = start::ready(context);
     let decides = || process::with(server, |process| process.node.decides_in(slot));
     if decides() {
         return Ok(());
@@ -64,6 +70,21 @@ pub(super) fn tick(context: &mut Context<'_>) {
         return;
     }
     come_to_all(context);
+    if process::with(server, |process| process.node.owes_epoch(now)) {
+        context.raise_epoch();
+        process::with(server, |process| process.node.raised_epoch());
+    }
+    let silent =
+        process::with(server, |process| process.node.news_of_silent(now, config::max_ttl()));
+    if let Some((silent, left)) = silent {
+        let names: Vec<_> = silent.iter().map(|name| name.escape_ascii().to_string()).collect();
+        let line = format!(
+            "QUARANTINE: not heard since the start: {}; nothing is granted or extended for {left}, \
+             or until they are heard, because they may have granted leases in slots of this node",
+            names.join(", ")
+        );
+        context.log(Level::Warning, &line);
+    }
     ask_others(context);
     let told = process::with(server, |process| process.node.tell(now, config::max_ttl()));
     if let Some(told) = told {
@@ -144,6 +165,7 @@ pub(super) fn look(context: &mut Context<'_>) {
     let mut shares = read_shares(&text);
     if let Some(earlier) = process::with(server, |process| process.slots_at_load.take()) {
         shares.found = found(context, &shares.own_since(&earlier));
+        shares.had_none = earlier.is_empty();
     }
     let now = clock::now();
     process::with(server, |process| process.node.see(&shares, now));
@@ -176,12 +198,7 @@ fn come(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
             process::with(server, |process| process.owes_floor |= is_raised);
             return Ok(());
         }
-        Came::Waits { left, change, begins } => {
-            if begins {
-                context.raise_epoch();
-            }
-            (left, change)
-        }
+        Came::Waits { left, change } => (left, change),
     };
     if let Some(change) = change {
         let line = format!(

@@ -126,7 +126,7 @@ fn begin(context: &mut Context<'_>) {
     let begun = process::with(server, |process| {
         process.may_be_replica = loaded.is_replica;
         if flags.is_in_cluster() {
-            process.node.join_cluster(clock::boot_id());
+            process.node.join_cluster(clock::boot_id(), false);
         }
         let begun = process.node.begin(loaded, config::caution())?;
         process.state = process.claimed.take().map(|claimed| claimed.begin(begun.saved));
@@ -168,7 +168,7 @@ pub(super) fn promoted(context: &mut Context<'_>) {
         if is_in_cluster {
             // It waits for all leases in its slots, and looks at the slots when they are its own.
             process.slots_at_load = None;
-            process.node.join_cluster(clock::boot_id());
+            process.node.join_cluster(clock::boot_id(), true);
         }
         process.node.promoted(now, max_ttl, caution)
     });

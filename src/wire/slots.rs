@@ -66,10 +66,14 @@ pub fn read_shares(text: &str) -> Shares {
                 ranges.extend(read_range(word));
             }
         }
+        let is_master = |flags: &str| flags.split(',').any(|flag| flag == "master");
+        let name = name.as_bytes().to_vec();
         if is_own {
             shares.own = ranges;
         } else if !ranges.is_empty() {
-            shares.others.push((name.as_bytes().to_vec(), ranges));
+            shares.others.push((name, ranges));
+        } else if is_master(flags) {
+            shares.idle.push(name);
         }
     }
     shares

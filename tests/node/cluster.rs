@@ -3,7 +3,7 @@
 use redis::Connection;
 
 use crate::ask::{ask, ask_all, ask_args, field};
-use crate::common::{Builder, Server, server_version, wait_for, wait_until};
+use crate::common::{Builder, Server, module_path, server_version, wait_for, wait_until};
 use crate::line::{acquire, listener};
 use crate::waiting::{LONG, nobody_waits, waiter};
 
@@ -269,6 +269,57 @@ fn a_master_that_starts_where_it_hears_no_other_decides_nothing() {
     assert!(wait_for("it hears the other", granted) > 1);
 }
 
+/// Regression: the first request came before the first look at the slots, and was granted.
+#[test]
+fn a_module_that_is_loaded_at_run_time_decides_nothing_before_it_hears_the_others() {
+    let bare = || builder().without_module().config("enable-module-command", "yes").start();
+    let pair = Pair::of(bare(), bare());
+    let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
+    let slot = ask(from, "CLUSTER KEYSLOT other");
+    let to_id = ask(to, "CLUSTER MYID");
+    for conn in [&mut *to, &mut *from] {
+        assert_eq!(ask(conn, &format!("CLUSTER SETSLOT {slot} NODE {to_id}")), "OK");
+    }
+    let load = format!("MODULE LOAD {}", module_path().display());
+    assert_eq!(ask(from, &load), "OK");
+    for _ in 0..20 {
+        let text = ask(from, "LOCK.ACQUIRE res A 100");
+        assert!(is_asking(&text), "{text}");
+    }
+    assert_eq!(ask(to, &load), "OK");
+    wait_for("both have it", || ask(from, "LOCK.ACQUIRE res A 100").parse::<u64>().ok());
+}
+
+/// Regression: by what it knew, it alone was the most of the masters that have slots.
+#[test]
+fn a_master_that_starts_waits_for_another_that_may_have_taken_its_slots() {
+    let short = || builder().module_arg("max-ttl", 3_000).config("appendonly", "yes");
+    let short = || short().config("appendfsync", "always").start();
+    let mut pair = Pair::of(short(), short());
+    let to = &mut pair.to.connect();
+    assert_eq!(ask(&mut pair.from.connect(), "LOCK.ACQUIRE res A 100"), "1");
+    pair.from.kill();
+    let (slot, to_id) = (ask(to, "CLUSTER KEYSLOT res"), ask(to, "CLUSTER MYID"));
+    assert_eq!(ask(to, &format!("CLUSTER SETSLOT {slot} NODE {to_id}")), "OK");
+    let granted = || ask(to, "LOCK.ACQUIRE res B 3000").parse::<u64>().ok();
+    let fence = wait_for("its wait is over", granted);
+    pair.to.pause();
+    pair.from.start_again();
+    let from = &mut pair.from.connect();
+    wait_until("it serves clients", || ask(from, "SET {res}:1 x") == "OK");
+    for line in ["LOCK.ACQUIRE res C 100", "LOCK.EXTEND res A 100"] {
+        let text = ask_when_heard(from, line);
+        assert!(is_quarantine(&text), "{text}");
+    }
+    let silent = format!("not heard since the start: {to_id}; nothing is granted");
+    wait_until("the log says why", || pair.from.log().contains(&silent));
+    pair.to.resume();
+    wait_until("it has lost the slot", || ask(from, "LOCK.INFO res").starts_with("MOVED "));
+    assert!(ask(to, "LOCK.ACQUIRE res C 100").parse::<u64>().is_ok_and(|next| next > fence));
+    let granted = || ask(from, "LOCK.ACQUIRE free D 100").parse::<u64>().ok();
+    wait_for("it decides in its other slots", granted);
+}
+
 /// As after a start: the other master may have got slots that the promoted one believes its own.
 #[test]
 fn a_replica_that_is_promoted_where_it_hears_no_other_decides_nothing() {
@@ -325,7 +376,7 @@ fn who_waits_in_a_slot_of_a_dead_master_has_the_later_epoch() {
     }
     let text = ask_when_heard(to, "LOCK.ACQUIRE res B 100");
     assert!(is_quarantine(&text), "{text}");
-    assert!(epoch(to) > before, "no master has a later one");
+    wait_until("no master has a later one", || epoch(to) > before);
     pair.from.start_again();
     let from = &mut pair.from.connect();
     wait_until("it has lost the slot", || ask(from, "LOCK.INFO res").starts_with("MOVED "));

@@ -6,7 +6,7 @@
 //! nothing until the lease ceiling has passed.
 
 use super::recovery::jump;
-use super::{Authority, Lease, Lock, Mandate, Recovery, Stop, Uncounted};
+use super::{Authority, Change, Lease, Lock, Mandate, Recovery, Stop, Uncounted};
 use crate::engine::{Clocks, Fence, Instant, Millis, Mode, QuarantineReason};
 
 /// How many fences one write of the fence ceiling covers. 2^53 has room for 8 * 10^9 crashes.
@@ -316,16 +316,24 @@ impl Promises {
             Some(Quarantine { until, reason, nothing_counts: before || is_promotion });
     }
 
-    /// Notes that in some slots of a Cluster nothing is decided up to `until`.
-    pub(super) fn wait_in_slots(&mut self, until: Instant) {
+    /// Notes that in a slot of a Cluster nothing is decided up to `until`, and that its former
+    /// master has reported the floor `known`. Returns what the state file must say.
+    ///
+    /// # Errors
+    /// [`Stop::Persist`].
+    pub(super) fn wait_in_slot(
+        &mut self,
+        (until, known): (Instant, Fence),
+        clocks: Clocks,
+    ) -> Result<Option<Change>, Stop> {
+        let is_news = self.slots_wait_until.is_none_or(|former| former < until);
+        // The floor rises at once too: a node that starts again before the wait is over does not
+        // jump, and does not know what the other master has reported.
+        let jump = if is_news { jump(self.highest, clocks.wall) } else { Fence::ZERO };
+        self.lift_floor(jump.max(known))?;
         self.slots_wait_until = self.slots_wait_until.max(Some(until));
+        Ok(is_news.then_some(Change::Waits { until }))
     }
-
-    /// The last instant of those waits.
-    pub(super) fn slots_wait_until(&self) -> Option<Instant> {
-        self.slots_wait_until
-    }
-
     /// The last instant of the node's waits, in all slots or in some; `None` if it does not wait.
     pub(super) fn waited_for(&self, now: Instant) -> Option<Instant> {
         let in_slots = self.slots_wait_until.filter(|&until| now <= until);

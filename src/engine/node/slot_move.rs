@@ -1,7 +1,7 @@
 //! One slot that moves between this node and another master: what has been asked, and what follows.
 
 use super::authority::with_drift;
-use super::slots::{Footing, SlotAnswer};
+use super::shares::{Footing, SlotAnswer};
 use super::{BEAT, FENCE_BLOCK, SUPPORT};
 use crate::engine::{Fence, Instant, Millis};
 
@@ -23,8 +23,9 @@ pub(super) enum Coming {
     Knows(Fence),
     /// Wait up to this instant. The other master has reported this floor.
     Waits(Instant, Fence),
-    /// Raise its floor to the time, and to the floor that the other master has reported.
-    HasWaited(Fence),
+    /// It has waited up to this instant. Raise its floor to the time, and to the floor that the
+    /// other master has reported.
+    HasWaited(Instant, Fence),
 }
 
 /// How far a move of a slot has come, as seen from this node.
@@ -191,6 +192,6 @@ impl Move {
                 self.until.unwrap_or(self.since.after(whole).max(now.after(BEAT)))
             }
         };
-        if until < now { Coming::HasWaited(floor) } else { Coming::Waits(until, floor) }
+        if until < now { Coming::HasWaited(until, floor) } else { Coming::Waits(until, floor) }
     }
 }

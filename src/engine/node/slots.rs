@@ -13,79 +13,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::company::{Company, Standing};
+use super::epoch::Epoch;
 use super::other_master::OtherMaster;
 use super::recovery::jump;
+use super::shares::{Footing, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number};
 use super::slot_move::{Coming, Move, MoveStage};
 use super::slot_set::{SlotSet, all, runs};
 use super::{BEAT, Caution, Change, Node, SUPPORT, Stop};
-use crate::engine::{Clocks, Fence, Instant, Millis};
-
-/// How many slots there are.
-pub const SLOTS: u16 = 16_384;
-
-/// Slots, as the first and last of each range.
-pub type SlotRuns = Vec<(u16, u16)>;
-
-/// Which master has which slots, as a node of a Cluster sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shares {
-    /// Its own.
-    pub own: SlotRuns,
-    /// Those of its own that nobody gave to it. At its start, a server takes each slot that no
-    /// master has, if it has keys there.
-    pub found: SlotRuns,
-    /// Those of other masters, by name.
-    pub others: Vec<(Vec<u8>, SlotRuns)>,
-    /// Those on their way to it, and the masters that they come from.
-    pub importing: Vec<(u16, Vec<u8>)>,
-    /// Its own that are on their way to other masters, and those masters.
-    pub migrating: Vec<(u16, Vec<u8>)>,
-}
-
-impl Shares {
-    /// The node's own slots that it did not have earlier.
-    pub fn own_since(&self, earlier: &SlotRuns) -> Vec<u16> {
-        let [own, earlier] = [&self.own, earlier].map(SlotSet::of);
-        own.without(&earlier)
-    }
-}
-
-/// What a master reports to the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Footing {
-    /// The fence below which none of its locks starts.
-    pub floor: Fence,
-    /// For how long it grants nothing, because leases that it does not know may stand.
-    pub left: Millis,
-    /// How long a lease may stand that it has granted, or grants within its settings; zero from a
-    /// build that does not say.
-    pub longest: Millis,
-}
-
-/// An answer to a [`Question`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlotAnswer {
-    /// As in a report.
-    pub footing: Footing,
-    /// For how long the sender has known its slots, since its start or promotion.
-    pub up: Millis,
-    /// For how long leases may stand that the sender granted in these slots, and that have not
-    /// moved with them.
-    pub held: Millis,
-    /// Those of the slots that are on their way to who asks, or are its own.
-    pub slots: SlotRuns,
-}
-
-/// A question to another master about slots: see [`Node::questions`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
-    /// The name of the master.
-    pub master: Vec<u8>,
-    /// For the answer: see [`Node::answered`].
-    pub number: u64,
-    /// The slots.
-    pub slots: SlotRuns,
-}
+use crate::engine::{Clocks, Instant, Millis};
 
 /// The outcome for a slot that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,20 +30,25 @@ pub enum Came {
     Asks,
     /// The node decides there; whether it had to raise its floor.
     Decides(bool),
-    /// It waits. If that begins now, the former master must not win the slot back meanwhile.
+    /// It waits.
     Waits {
         /// For how long.
         left: Millis,
         /// For the state file.
         change: Option<Change>,
-        /// Whether it begins now.
-        begins: bool,
     },
 }
 
-/// The number of a question at this time. A clock of milliseconds takes 41 bits for 69 years.
-pub fn question_number(boot: u64, now: Instant) -> u64 {
-    ((boot % (1 << 22)) << 41).saturating_add(now.as_millis())
+impl Came {
+    /// It waits up to this instant, and the state file need not know.
+    fn waits(now: Instant, until: Instant) -> Came {
+        Came::Waits { left: left(now, until), change: None }
+    }
+}
+
+/// How long a wait up to this instant lasts: at least a millisecond.
+fn left(now: Instant, until: Instant) -> Millis {
+    now.until(until.after(Millis::new(1)))
 }
 
 /// The slots of one master.
@@ -133,8 +74,10 @@ pub struct Slots {
     promised: BTreeMap<u16, usize>,
     /// When the node first looked.
     looked_at: Option<Instant>,
-    /// Whether a majority of the masters has been heard.
-    is_among_others: bool,
+    company: Company,
+    epoch: Epoch,
+    /// When its floor last jumped after a wait.
+    jumped_at: Option<Instant>,
     /// Its last report to the others, and when it was sent.
     told: Option<(Instant, Footing)>,
 }
@@ -152,7 +95,9 @@ impl Default for Slots {
             given: SlotSet::new(),
             promised: BTreeMap::new(),
             looked_at: None,
-            is_among_others: false,
+            company: Company::default(),
+            epoch: Epoch::default(),
+            jumped_at: None,
             told: None,
         }
     }
@@ -191,17 +136,8 @@ impl Slots {
         self.see_coming(shares, now);
         self.see_leaving(shares, now);
         self.looked_at.get_or_insert(now);
-        self.is_among_others |= self.hears_a_majority(shares);
-    }
-
-    /// Whether the masters that have slots and have been heard are the most, with this node if it
-    /// has slots.
-    fn hears_a_majority(&self, shares: &Shares) -> bool {
-        let is_heard = |(name, _): &&(Vec<u8>, _)| {
-            self.others.iter().any(|other| other.name == *name && other.is_heard())
-        };
-        let itself = usize::from(!shares.own.is_empty());
-        2 * (itself + shares.others.iter().filter(is_heard).count()) > itself + shares.others.len()
+        self.company.look(shares, &self.others, now);
+        self.epoch.look(shares, now);
     }
 
     /// Slots that the node has lost. It can speak for those in which it decided.
@@ -349,7 +285,7 @@ impl Slots {
 
     /// Whether the node may decide in this slot without a look.
     fn is_settled(&self, slot: u16) -> bool {
-        self.is_among_others && self.settled.has(slot)
+        self.company.decides() && self.settled.has(slot)
     }
 
     /// Its own slots in which the node cannot decide yet.
@@ -360,9 +296,6 @@ impl Slots {
     /// What must be done before the node decides in a slot, just after a look. `longest`: the
     /// longest lease that the node knows of.
     fn come(&self, slot: u16, now: Instant, longest: Millis) -> Coming {
-        if !self.is_among_others {
-            return Coming::Asks;
-        }
         let told = || self.others.iter().filter_map(|other| other.told);
         match self.moves.get(&slot) {
             Some(seen @ Move { other: Some(other), .. }) => {
@@ -381,9 +314,19 @@ impl Slots {
         }
     }
 
-    /// Notes that the node waits in this slot. Returns whether it did not before.
-    fn wait(&mut self, slot: u16, until: Instant) -> bool {
-        self.moves.get_mut(&slot).is_some_and(|seen| seen.until.replace(until).is_none())
+    /// Notes that the node waits in this slot.
+    fn wait(&mut self, slot: u16, until: Instant) {
+        if let Some(seen) = self.moves.get_mut(&slot)
+            && seen.until.replace(until).is_none()
+        {
+            self.epoch.owe();
+        }
+    }
+
+    /// Whether the epoch is to be raised now, just after a look.
+    fn owes_epoch(&self, now: Instant) -> bool {
+        let is_late = || self.moves.values().any(|seen| seen.until.is_some_and(|at| at < now));
+        self.epoch.is_owed() && self.epoch.is_due(is_late(), now)
     }
 
     /// Notes that the node may decide in this slot. A slot that is still on its way is looked at
@@ -427,8 +370,9 @@ impl Node {
     /// Notes that the node is in a Cluster, and has not looked at its slots since its start or
     /// promotion. The number of a question contains the boot, so that no answer to a question of an
     /// earlier one counts: its clock may have been ahead.
-    pub fn join_cluster(&mut self, boot: u64) {
-        self.slots = Some(Box::new(Slots { boot, ..Slots::default() }));
+    pub fn join_cluster(&mut self, boot: u64, was_promoted: bool) {
+        let company = Company::new(was_promoted);
+        self.slots = Some(Box::new(Slots { boot, company, ..Slots::default() }));
     }
 
     /// Notes that the node cannot look at its slots, and so decides in all of them.
@@ -529,37 +473,69 @@ impl Node {
         (max_ttl, caution): (Millis, Caution),
     ) -> Result<Came, Stop> {
         let now = clocks.now;
-        let longest = self.longest(max_ttl, now);
+        let (longest, before) = (self.longest(max_ttl, now), self.promises.floor());
         let Some(slots) = &mut self.slots else { return Ok(Came::Decides(false)) };
-        let former = self.promises.slots_wait_until();
+        match slots.company.standing(now, longest) {
+            Standing::Alone => return Ok(Came::Asks),
+            Standing::Rests(until) if caution.quarantine => return Ok(Came::waits(now, until)),
+            Standing::Rests(_) | Standing::HasRested => {
+                self.promises.lift_floor(jump(self.promises.highest(), clocks.wall))?;
+                slots.company.has_jumped();
+            }
+            Standing::Decides => {}
+        }
         let floor = match slots.come(slot, now, longest) {
             Coming::Asks => return Ok(Came::Asks),
             Coming::Knows(floor) => floor,
             Coming::Waits(until, known) if caution.quarantine => {
-                let is_news = former.is_none_or(|former| former < until);
-                // The floor rises at once too: a node that starts again before the wait is over
-                // does not jump, and does not know what the other master has reported.
-                let floor = match is_news {
-                    true => jump(self.promises.highest(), clocks.wall).max(known),
-                    false => known,
-                };
-                self.promises.lift_floor(floor)?;
-                let begins = slots.wait(slot, until);
-                self.promises.wait_in_slots(until);
-                let left = now.until(until.after(Millis::new(1)));
-                let change = is_news.then_some(Change::Waits { until });
-                return Ok(Came::Waits { left, change, begins });
+                let change = self.promises.wait_in_slot((until, known), clocks)?;
+                slots.wait(slot, until);
+                return Ok(Came::Waits { left: left(now, until), change });
             }
-            Coming::Waits(_, known) | Coming::HasWaited(known) => {
-                jump(self.promises.highest(), clocks.wall).max(known)
+            Coming::HasWaited(..) if slots.epoch.is_owed() => return Ok(Came::waits(now, now)),
+            // One jump after the end of a wait is for all slots in which it was over by then.
+            Coming::HasWaited(until, known) if slots.jumped_at.is_some_and(|at| until < at) => {
+                known
+            }
+            Coming::Waits(_, known) | Coming::HasWaited(_, known) => {
+                let floor = jump(self.promises.highest(), clocks.wall).max(known);
+                self.promises.lift_floor(floor)?;
+                slots.jumped_at = Some(now);
+                floor
             }
         };
-        let is_raised = floor > self.promises.floor();
         self.promises.lift_floor(floor)?;
+        slots.settle(slot);
+        Ok(Came::Decides(before < self.promises.floor()))
+    }
+
+    /// Whether the server's configuration epoch is to be raised now, just after the node has looked
+    /// at its slots.
+    pub fn owes_epoch(&self, now: Instant) -> bool {
+        self.slots.as_ref().is_some_and(|slots| slots.owes_epoch(now))
+    }
+
+    /// Notes that the epoch was raised. The next report is due at once: it carries the epoch, and
+    /// another master that waits must not take the same.
+    pub fn raised_epoch(&mut self) {
         if let Some(slots) = &mut self.slots {
-            slots.settle(slot);
+            slots.epoch.raised();
+            slots.told = None;
         }
-        Ok(Came::Decides(is_raised))
+    }
+
+    /// The masters whose leases the node waits for since its start, because it has not heard them,
+    /// and for how long; once.
+    pub fn news_of_silent(
+        &mut self,
+        now: Instant,
+        max_ttl: Millis,
+    ) -> Option<(Vec<Vec<u8>>, Millis)> {
+        let longest = self.longest(max_ttl, now);
+        let slots = self.slots.as_mut()?;
+        let Standing::Rests(until) = slots.company.standing(now, longest) else { return None };
+        let silent = slots.company.news_of_silent(&slots.others, now);
+        (!silent.is_empty()).then(|| (silent, left(now, until)))
     }
 
     /// The report to send to the other masters now, if it is due.
@@ -576,6 +552,10 @@ impl Node {
         }
         // The setting may have been lowered since.
         let longest = self.longest(max_ttl, now).max(now.until(self.promises.longest()));
+        let standing = self.slots.as_ref().map(|slots| slots.company.standing(now, longest));
+        if let Some(Standing::Alone | Standing::Rests(_)) = standing {
+            left = left.max(SUPPORT.saturating_add(longest));
+        }
         Footing { floor: self.promises.floor(), left, longest }
     }
 
@@ -589,7 +569,7 @@ impl Node {
 mod tests {
     use super::super::authority::with_drift;
     use super::*;
-    use crate::engine::{Claim, Lock, Mode, Refusal, Token, UnixTime};
+    use crate::engine::{Claim, Fence, Lock, Mode, Refusal, Token, UnixTime};
 
     const LONGEST: Millis = Millis::new(1_000);
     const WALL: u64 = 1_700_000_000_000;
@@ -633,14 +613,14 @@ mod tests {
     /// It has heard the other master for long enough.
     fn joined() -> Node {
         let mut node = Node::new();
-        node.join_cluster(BOOT);
+        node.join_cluster(BOOT, false);
         node.hear(b"bb", footing(0, 0), at(0));
         node.hear(b"bb", footing(0, 0), at(1_000));
         node
     }
 
-    fn waits(left: u64, change: Option<Change>, begins: bool) -> Came {
-        Came::Waits { left: Millis::new(left), change, begins }
+    fn waits(left: u64, change: Option<Change>) -> Came {
+        Came::Waits { left: Millis::new(left), change }
     }
 
     fn node() -> Node {
@@ -651,7 +631,11 @@ mod tests {
         node
     }
 
+    /// Also raises the epoch when it is due.
     fn come(node: &mut Node, slot: u16, now: u64) -> Came {
+        if node.owes_epoch(at(now)) {
+            node.raised_epoch();
+        }
         let clocks = Clocks { now: at(now), wall: UnixTime::from_millis(WALL + now) };
         let caution = Caution { quarantine: true, on_promotion: true };
         node.come(slot, clocks, (LONGEST, caution)).expect("it keeps no file")
@@ -710,18 +694,14 @@ mod tests {
         ask(&mut node, (5, 2_000), (100, 100));
         let until = at(100 + 2_000 + 22);
         let news = Some(Change::Waits { until });
-        assert_eq!(come(&mut node, 12, 200), waits(1_923, news, true));
-        assert_eq!(
-            come(&mut node, 13, 300),
-            waits(1_823, None, true),
-            "the wait is already recorded"
-        );
+        assert_eq!(come(&mut node, 12, 200), waits(1_923, news));
+        assert_eq!(come(&mut node, 13, 300), waits(1_823, None), "the wait is already recorded");
         assert_eq!(node.promises().waited_for(at(2_122)), Some(until));
         let floor = node.promises().floor();
         assert!(floor > Fence::of_time(UnixTime::from_millis(WALL)), "if it starts again");
         let told = Footing { floor, left: Millis::ZERO, longest: LONGEST };
         assert_eq!(node.tell(at(1_000), LONGEST), Some(told), "it decides in other slots");
-        assert_eq!(come(&mut node, 12, 2_122), waits(1, None, false));
+        assert_eq!(come(&mut node, 12, 2_122), waits(1, None));
         assert_eq!(come(&mut node, 12, 2_123), Came::Decides(true));
         assert!(node.promises().floor() > floor);
         // It decides again, so the node that has its slots may decide too.
@@ -750,9 +730,7 @@ mod tests {
             assert_eq!(come(&mut node, 12, 10_100), Came::Asks);
             let wait = with_drift(SUPPORT.saturating_add(Millis::new(longest)));
             let left = |now| at(now).until(at(5_100).after(wait).after(Millis::new(1)));
-            let Came::Waits { left: first, change: Some(_), begins: true } =
-                come(&mut node, 12, 10_101)
-            else {
+            let Came::Waits { left: first, change: Some(_) } = come(&mut node, 12, 10_101) else {
                 panic!("it waits")
             };
             assert_eq!(first, left(10_101));
@@ -760,21 +738,26 @@ mod tests {
             node.hear(b"bb", footing(5, 0), at(10_200));
             node.answered(b"bb", number(5_100), &answer(5, 0, slots.clone()), at(10_200));
             assert!(node.questions(at(10_300)).is_empty(), "its answer would mean nothing");
-            assert_eq!(come(&mut node, 12, 10_300), waits(left(10_300).get(), None, false));
+            assert_eq!(come(&mut node, 12, 10_300), waits(left(10_300).get(), None));
             let over = 5_101 + wait.get();
             assert_eq!(come(&mut node, 12, over), Came::Decides(true));
         }
     }
 
-    /// Regression: a master that started cut off from the others decided in slots that another
-    /// master had got meanwhile.
-    #[test]
-    fn a_master_that_starts_decides_nothing_before_it_has_heard_most_of_the_others() {
+    fn four() -> Shares {
         let mut shares = shares(&[]);
         shares.others.push((b"cc".to_vec(), vec![(20, 29)]));
         shares.others.push((b"dd".to_vec(), vec![(30, 39)]));
+        shares
+    }
+
+    /// Regression: a master that was promoted where it was cut off from the others decided in slots
+    /// that another master had got meanwhile.
+    #[test]
+    fn a_promoted_master_decides_nothing_before_it_has_heard_most_of_the_others() {
+        let shares = four();
         let mut node = Node::new();
-        node.join_cluster(BOOT);
+        node.join_cluster(BOOT, true);
         let looks = |node: &mut Node, now| {
             node.see(&shares, at(now));
             assert_eq!(node.decides_in(5), come(node, 5, now) != Came::Asks);
@@ -785,16 +768,107 @@ mod tests {
         }
         node.hear(b"bb", footing(5, 0), at(700));
         assert!(!looks(&mut node, 700), "it and one other are two of four");
+        assert!(!node.tell(at(700), LONGEST).unwrap().left.is_zero(), "it grants nothing");
         node.hear(b"cc", footing(5, 0), at(700));
         node.hear(b"cc", footing(5, 0), at(1_199));
         assert!(!looks(&mut node, 1_199), "what the other says of slots may be on its way");
         node.hear(b"cc", footing(5, 0), at(1_200));
         assert!(looks(&mut node, 1_200));
-        node.join_cluster(BOOT);
-        assert!(!looks(&mut node, 1_300), "it has started again, or was promoted");
+        node.join_cluster(BOOT, false);
+        assert!(!looks(&mut node, 1_300), "it has started again");
         let alone = Shares { others: Vec::new(), ..shares.clone() };
+        node.join_cluster(BOOT, false);
         node.see(&alone, at(1_400));
         assert!(node.decides_in(5));
+    }
+
+    /// Regression: masters that had all been down decided, because they were the most by what they
+    /// had known before; another master had taken their slots, and did not run.
+    #[test]
+    fn a_master_that_starts_waits_for_the_leases_of_those_that_it_has_not_heard() {
+        let idle = Shares { idle: vec![b"ee".to_vec()], ..four() };
+        for silent in [b"dd", b"ee"] {
+            let started = || {
+                let mut node = Node::new();
+                node.join_cluster(BOOT, false);
+                node.see(&idle, at(100));
+                for other in [b"bb", b"cc", b"dd", b"ee"].iter().filter(|other| **other != silent) {
+                    node.hear(*other, footing(5, 0), at(200));
+                    node.hear(*other, footing(5, 0), at(700));
+                }
+                node
+            };
+            let mut node = started();
+            let over = at(100).after(with_drift(SUPPORT.saturating_add(LONGEST))).as_millis();
+            // That the others forget it says nothing about its leases.
+            for shares in [&idle, &shares(&[])] {
+                node.see(shares, at(700));
+                assert_eq!(come(&mut node, 5, 700), waits(over + 1 - 700, None));
+                assert_eq!(node.news_of_silent(at(700), LONGEST), None, "it may just be late");
+            }
+            let news = Some((vec![silent.to_vec()], Millis::new(over + 1 - 5_100)));
+            assert_eq!(node.news_of_silent(at(5_100), LONGEST), news);
+            assert_eq!(node.news_of_silent(at(5_200), LONGEST), None, "once");
+            assert!(!node.tell(at(700), LONGEST).unwrap().left.is_zero(), "it grants nothing");
+            assert_eq!(come(&mut node, 5, over), waits(1, None));
+            assert_eq!(come(&mut node, 5, over + 1), Came::Decides(true));
+            assert!(node.promises().floor() > Fence::of_time(UnixTime::from_millis(WALL)));
+            assert!(node.decides_in(6));
+            let mut node = started();
+            node.join_cluster(BOOT, false);
+            node.see(&Shares { own: Vec::new(), had_none: true, ..idle.clone() }, at(100));
+            node.hear(b"bb", footing(5, 0), at(200));
+            node.hear(b"cc", footing(5, 0), at(200));
+            node.hear(b"bb", footing(5, 0), at(700));
+            node.hear(b"cc", footing(5, 0), at(700));
+            node.see(&idle, at(700));
+            assert_eq!(come(&mut node, 5, 700), Came::Decides(true), "nothing was taken from it");
+            // In time, it knows what the other has taken.
+            let mut node = started();
+            node.hear(silent, footing(5, 0), at(over - 600));
+            node.hear(silent, footing(5, 0), at(over));
+            node.see(&idle, at(over));
+            assert!(node.decides_in(5) && node.promises().floor() == Fence::ZERO);
+        }
+    }
+
+    /// Regressions: who raised its epoch just before it read that a slot had gone to another
+    /// master won it back; and the jump for each of thousands of slots was a write of its own.
+    #[test]
+    fn who_waits_raises_its_epoch_when_it_has_read_whose_its_slots_are() {
+        let mut node = node();
+        node.see(&shares(&[12, 13]), at(100));
+        let wait = |node: &mut Node, now| {
+            for slot in [12, 13] {
+                let clocks = Clocks { now: at(now), wall: UnixTime::from_millis(WALL + now) };
+                let caution = Caution { quarantine: true, on_promotion: true };
+                let came = node.come(slot, clocks, (LONGEST, caution));
+                assert!(matches!(came, Ok(Came::Waits { .. })), "{came:?}");
+            }
+        };
+        for now in (100..5_200).step_by(100) {
+            node.see(&shares(&[12, 13]), at(now));
+            drop(node.questions(at(now)));
+        }
+        assert!(!node.owes_epoch(at(5_100)));
+        wait(&mut node, 5_101);
+        assert!(node.owes_epoch(at(5_101)));
+        let gives = Shares { migrating: vec![(5, b"bb".to_vec())], ..shares(&[12, 13]) };
+        node.see(&gives, at(5_200));
+        assert!(!node.owes_epoch(at(5_200)), "the other may have finished the move");
+        node.see(&shares(&[12, 13]), at(5_501));
+        assert!(!node.owes_epoch(at(5_600)), "it has hung");
+        assert!(node.owes_epoch(at(5_601)));
+        let over = 101 + with_drift(SUPPORT.saturating_add(LONGEST)).get();
+        for now in (5_600..=over).step_by(100) {
+            node.see(&gives, at(now));
+        }
+        wait(&mut node, over);
+        assert!(node.owes_epoch(at(over)), "a move may stay open for ever");
+        node.raised_epoch();
+        assert!(!node.owes_epoch(at(over)));
+        assert_eq!(come(&mut node, 12, over), Came::Decides(true));
+        assert_eq!(come(&mut node, 13, over + 5), Came::Decides(false), "one jump is for both");
     }
 
     /// Regression: a node that the server had given such a slot decided there at once, while
@@ -813,7 +887,7 @@ mod tests {
         let over = at(100).after(with_drift(SUPPORT.saturating_add(Millis::new(9_000))));
         let left = at(300).until(over.after(Millis::new(1)));
         let news = Some(Change::Waits { until: over });
-        assert_eq!(come(&mut node, 9, 300), waits(left.get(), news, true));
+        assert_eq!(come(&mut node, 9, 300), waits(left.get(), news));
         node.see(&Shares { found: Vec::new(), ..shares }, at(400));
         assert!(matches!(come(&mut node, 9, over.as_millis()), Came::Waits { change: None, .. }));
         assert_eq!(come(&mut node, 9, over.as_millis() + 1), Came::Decides(true));
@@ -836,9 +910,10 @@ mod tests {
             node.see(&shares(&[12]), at(now));
             assert_eq!(node.questions(at(now)).len(), 1);
         }
-        assert!(matches!(come(&mut node, 12, 65_001), Came::Waits { begins: true, .. }));
+        assert!(matches!(come(&mut node, 12, 65_001), Came::Waits { .. }));
         node.see(&shares(&[12]), at(200_000));
-        assert_eq!(come(&mut node, 12, 200_000), Came::Decides(true), "it has waited");
+        assert!(matches!(come(&mut node, 12, 200_000), Came::Waits { .. }), "its epoch is owed");
+        assert_eq!(come(&mut node, 12, 200_100), Came::Decides(true), "it has waited");
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Cluster {
         let master = &mut self.masters[at];
         master.is_to_start_at = None;
         master.node.start_again();
-        master.node.engine.join_cluster(master.node.boot);
+        master.node.engine.join_cluster(master.node.boot, false);
         if self.plan.broken == Broken::HearsNobody {
             hear_all(&mut master.node, at);
         }

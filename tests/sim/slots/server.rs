@@ -137,6 +137,13 @@ impl Cluster {
         }
         self.look(at);
         self.come_to_all(at);
+        let node = &mut self.masters[at].node;
+        if node.engine.owes_epoch(node.clocks().now) {
+            node.engine.raised_epoch();
+            if self.plan.broken != Broken::KeepsItsEpoch {
+                self.raise_epoch(at);
+            }
+        }
         self.ask_others(at);
         let node = &mut self.masters[at].node;
         let told = node.engine.tell(node.clocks().now, MAX_TTL);
@@ -246,13 +253,10 @@ impl Cluster {
                 master.found.remove(&slot);
                 Ok(())
             }
-            Came::Waits { left, change, begins } => {
+            Came::Waits { left, change } => {
                 master.waits_in.insert(slot);
                 if let Some(change) = change {
                     let _ = master.node.change_state(change);
-                }
-                if begins && broken != Broken::KeepsItsEpoch {
-                    self.raise_epoch(at);
                 }
                 Err(Refusal::Quarantine { reason: QuarantineReason::OtherMaster, left })
             }
@@ -305,6 +309,8 @@ impl Master {
             own: of(own),
             found: runs(self.found.iter().copied()),
             others: others.filter(|(_, slots)| !slots.is_empty()).collect(),
+            had_none: false,
+            idle: Vec::new(),
             importing: names(&self.importing),
             migrating: names(&self.migrating),
         }

@@ -1,0 +1,98 @@
+//! Whom a master has heard since its start or promotion, and whether it may decide at all.
+//!
+//! A promoted master must have heard most of the masters that have slots: they have elected it, or
+//! know who was. A master that has started must have heard all others. By its own data it still has
+//! every slot that was taken from it by force while it was down, and masters that were all down
+//! agree with it. So if one stays silent, it waits for the leases of that one.
+
+use super::authority::with_drift;
+use super::other_master::OtherMaster;
+use super::shares::Shares;
+use super::{BEAT, SUPPORT};
+use crate::engine::{Instant, Millis};
+
+/// How long after a master's first report a later one shows that its news has been read.
+pub(super) const HEARS_IN: Millis = Millis::new(BEAT.get() / 2);
+
+/// Whether a master may decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It has heard too few others.
+    Alone,
+    /// It has heard most others, and waits up to this instant for the leases of the rest.
+    Rests(Instant),
+    /// It has waited, and must jump before it decides: the silent ones may have issued fences.
+    HasRested,
+    /// It has heard enough.
+    Decides,
+}
+
+/// What a master has heard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Company {
+    /// Whether the most are enough.
+    needs_most: bool,
+    /// The first look at the slots, and which other masters it showed.
+    first: Option<(Instant, Vec<Vec<u8>>)>,
+    hears_most: bool,
+    decides: bool,
+    has_named_silent: bool,
+}
+
+impl Company {
+    pub(super) fn new(was_promoted: bool) -> Company {
+        Company { needs_most: was_promoted, ..Company::default() }
+    }
+
+    /// Notes which masters there are, and which of them have been heard.
+    pub(super) fn look(&mut self, shares: &Shares, heard: &[OtherMaster], now: Instant) {
+        let is_heard = |name: &Vec<u8>| is_heard(name, heard);
+        let with_slots = || shares.others.iter().map(|(name, _)| name);
+        let itself = usize::from(!shares.own.is_empty());
+        let count = itself + with_slots().filter(|name| is_heard(name)).count();
+        self.hears_most |= 2 * count > itself + shares.others.len();
+        let all = || with_slots().chain(&shares.idle);
+        // Nothing can have been taken from it.
+        self.needs_most |= self.first.is_none() && shares.had_none;
+        let (_, first) = self.first.get_or_insert_with(|| (now, all().cloned().collect()));
+        let hears_all = self.needs_most || all().chain(&*first).all(is_heard);
+        self.decides |= self.hears_most && hears_all;
+    }
+
+    /// Whether it decides without a further look.
+    pub(super) const fn decides(&self) -> bool {
+        self.decides
+    }
+
+    /// Whether it may decide. `longest`: the longest lease that it knows of.
+    pub(super) fn standing(&self, now: Instant, longest: Millis) -> Standing {
+        match &self.first {
+            _ if self.decides => Standing::Decides,
+            Some((at, _)) if self.hears_most => {
+                let until = at.after(with_drift(SUPPORT.saturating_add(longest)));
+                if until < now { Standing::HasRested } else { Standing::Rests(until) }
+            }
+            Some(_) | None => Standing::Alone,
+        }
+    }
+
+    /// Notes that it has jumped after its wait.
+    pub(super) const fn has_jumped(&mut self) {
+        self.decides = true;
+    }
+
+    /// The masters that have not been heard, of those that the first look has shown: once, when
+    /// each that runs could have been heard.
+    pub(super) fn news_of_silent(&mut self, heard: &[OtherMaster], now: Instant) -> Vec<Vec<u8>> {
+        let Some((at, first)) = &self.first else { return Vec::new() };
+        if self.has_named_silent || !self.hears_most || now < at.after(SUPPORT) {
+            return Vec::new();
+        }
+        self.has_named_silent = true;
+        first.iter().filter(|name| !is_heard(name, heard)).cloned().collect()
+    }
+}
+
+fn is_heard(name: &[u8], heard: &[OtherMaster]) -> bool {
+    heard.iter().any(|other| other.name == name && other.is_heard())
+}

@@ -1,0 +1,55 @@
+//! When a master that waits in a slot raises its configuration epoch.
+//!
+//! It must be the highest, or the former master of the slot wins it back when it returns. But a
+//! master that raises its epoch also claims what it believes to be its own again. If one of its
+//! slots has just gone to another master, and it has not read that yet, both have the same epoch
+//! then, and either may win. So it raises its epoch while none of its slots is on its way to
+//! another master, and not just after it has hung.
+
+use super::shares::Shares;
+use crate::engine::{Instant, Millis};
+
+/// A pause between two looks after which the node has hung.
+const HUNG: Millis = Millis::new(300);
+/// How long after it has gone on it has read what was sent to it meanwhile.
+const READS_IN: Millis = Millis::new(100);
+
+/// Whether the epoch must be raised, and may be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Epoch {
+    is_owed: bool,
+    looked_at: Option<Instant>,
+    went_on_at: Option<Instant>,
+    /// A slot is on its way to another master.
+    gives: bool,
+}
+
+impl Epoch {
+    /// Notes a look at the slots.
+    pub(super) fn look(&mut self, shares: &Shares, now: Instant) {
+        if self.looked_at.is_some_and(|at| at.after(HUNG) < now) {
+            self.went_on_at = Some(now);
+        }
+        (self.looked_at, self.gives) = (Some(now), !shares.migrating.is_empty());
+    }
+
+    /// A wait begins.
+    pub(super) const fn owe(&mut self) {
+        self.is_owed = true;
+    }
+
+    pub(super) const fn is_owed(&self) -> bool {
+        self.is_owed
+    }
+
+    /// Whether it is to be raised now, just after a look. `is_late`: a wait is over, and a slot
+    /// that is on its way, perhaps for ever, must not prolong it.
+    pub(super) fn is_due(&self, is_late: bool, now: Instant) -> bool {
+        let has_read = self.went_on_at.is_none_or(|at| at.after(READS_IN) <= now);
+        self.is_owed && has_read && (is_late || !self.gives)
+    }
+
+    pub(super) const fn raised(&mut self) {
+        self.is_owed = false;
+    }
+}

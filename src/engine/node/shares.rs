@@ -1,0 +1,80 @@
+//! Which master of a Cluster has which slots, and what the masters report and ask about them.
+
+use super::slot_set::SlotSet;
+use crate::engine::{Fence, Instant, Millis};
+
+/// How many slots there are.
+pub const SLOTS: u16 = 16_384;
+
+/// Slots, as the first and last of each range.
+pub type SlotRuns = Vec<(u16, u16)>;
+
+/// Which master has which slots, as a node of a Cluster sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shares {
+    /// Its own.
+    pub own: SlotRuns,
+    /// At the first look after a start: whether it had none when it was loaded.
+    pub had_none: bool,
+    /// Those of its own that nobody gave to it. At its start, a server takes each slot that no
+    /// master has, if it has keys there.
+    pub found: SlotRuns,
+    /// Those of other masters, by name.
+    pub others: Vec<(Vec<u8>, SlotRuns)>,
+    /// The other masters, without slots.
+    pub idle: Vec<Vec<u8>>,
+    /// Those on their way to it, and the masters that they come from.
+    pub importing: Vec<(u16, Vec<u8>)>,
+    /// Its own that are on their way to other masters, and those masters.
+    pub migrating: Vec<(u16, Vec<u8>)>,
+}
+
+impl Shares {
+    /// The node's own slots that it did not have earlier.
+    pub fn own_since(&self, earlier: &SlotRuns) -> Vec<u16> {
+        let [own, earlier] = [&self.own, earlier].map(SlotSet::of);
+        own.without(&earlier)
+    }
+}
+
+/// What a master reports to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footing {
+    /// The fence below which none of its locks starts.
+    pub floor: Fence,
+    /// For how long it grants nothing, because leases that it does not know may stand.
+    pub left: Millis,
+    /// How long a lease may stand that it has granted, or grants within its settings; zero from a
+    /// build that does not say.
+    pub longest: Millis,
+}
+
+/// An answer to a [`Question`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotAnswer {
+    /// As in a report.
+    pub footing: Footing,
+    /// For how long the sender has known its slots, since its start or promotion.
+    pub up: Millis,
+    /// For how long leases may stand that the sender granted in these slots, and that have not
+    /// moved with them.
+    pub held: Millis,
+    /// Those of the slots that are on their way to who asks, or are its own.
+    pub slots: SlotRuns,
+}
+
+/// A question to another master about slots: see [`Node::questions`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The name of the master.
+    pub master: Vec<u8>,
+    /// For the answer: see [`Node::answered`].
+    pub number: u64,
+    /// The slots.
+    pub slots: SlotRuns,
+}
+
+/// The number of a question at this time. A clock of milliseconds takes 41 bits for 69 years.
+pub fn question_number(boot: u64, now: Instant) -> u64 {
+    ((boot % (1 << 22)) << 41).saturating_add(now.as_millis())
+}
