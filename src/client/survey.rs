@@ -510,40 +510,6 @@ impl Locker {
             Err(vote) => (Err(vote), Locks::default()),
         }
     }
-
-    /// Takes the lock `name` from its holders, by deleting it on all nodes: for an operator who
-    /// knows that the holder is gone. A holder learns of it at its next renewal. A free lock is
-    /// left alone, and so are keys that are not locks. Reports [`Vote::Confirmed`] for nodes that
-    /// deleted it, and [`Vote::NotHeld`] for nodes on which it was not held.
-    ///
-    /// # Cancellation
-    /// What was sent stays sent.
-    pub async fn force_release(&self, name: impl AsRef<[u8]>) -> Vec<NodeReport> {
-        let name = name.as_ref();
-        let nodes = self.core().world.nodes().len();
-        let votes = join_all((0..nodes).map(|node| self.force_release_on(node, name))).await;
-        self.core().reports(name, votes)
-    }
-
-    async fn force_release_on(&self, node: usize, name: &[u8]) -> Vote {
-        let reply = |replies: Vec<Reply>| replies.into_iter().next().unwrap_or(Reply::Nil);
-        let found = match self.ask(&AskedServer::from(node), &[Packet::info(name)]).await {
-            Ok(replies) => lock_info(&reply(replies)),
-            Err(vote) => return vote,
-        };
-        match found {
-            Ok(info) if info.state == LockState::Held => {}
-            Ok(_) => return Vote::NotHeld,
-            Err(vote) => return vote,
-        }
-        match self.ask(&AskedServer::from(node), &[Packet::new(&[b"DEL", name])]).await.map(reply) {
-            Ok(Reply::Integer(1)) => Vote::Confirmed,
-            Ok(Reply::Integer(0)) => Vote::NotHeld,
-            Ok(Reply::Error(text)) => error_vote(&text),
-            Ok(_) => Vote::Garbled("a reply of another kind".into()),
-            Err(vote) => vote,
-        }
-    }
 }
 
 /// Whether this reply to CLUSTER INFO is that of a master that refuses every command about a slot.
