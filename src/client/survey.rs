@@ -300,17 +300,19 @@ impl LockSurvey {
 
     /// The most telling report: that of a node with the holder that most nodes name. If several
     /// holders tie, the one with the highest fence counts. Among nodes with readers, the one that
-    /// names most of them.
+    /// names most of them. A replica's report only if there is no other.
     pub fn best(&self) -> Option<&LockInfo> {
         let told = |info: &&LockInfo| {
-            let is_held = info.state == LockState::Held;
-            (is_held, self.like(info).count(), info.readers, info.fence, info.left)
+            let (is_voter, is_held) = (!is_copy(info), info.state == LockState::Held);
+            (is_voter, is_held, self.like(info).count(), info.readers, info.fence, info.left)
         };
         self.nodes.iter().flatten().max_by_key(told)
     }
 
+    /// The reports of the nodes that have a vote and on which it is held.
     fn held(&self) -> impl Iterator<Item = &LockInfo> {
-        self.nodes.iter().flatten().filter(|info| info.state == LockState::Held)
+        let is_held = |info: &&LockInfo| info.state == LockState::Held && !is_copy(info);
+        self.nodes.iter().flatten().filter(is_held)
     }
 
     /// The reports of the nodes on which the same holder as in this one holds it.
@@ -341,6 +343,11 @@ impl LockSurvey {
     fn longest_line(&self) -> Option<&LockInfo> {
         self.nodes.iter().flatten().max_by_key(|info| (info.waiters, info.waiting_readers))
     }
+}
+
+/// Whether this is the report of a replica, which has no vote.
+fn is_copy(info: &LockInfo) -> bool {
+    info.node_state.as_deref().is_some_and(|state| code::word_of(state) == code::READONLY.word)
 }
 
 impl Locker {
