@@ -119,7 +119,8 @@ pub(super) fn unknown_slots(node: &NodeSurvey) -> Option<String> {
 pub(super) fn is_certain(survey: &Survey) -> bool {
     let knows = |node: &&NodeSurvey| {
         let is_master = node.status.as_ref().is_ok_and(|told| told.is_master);
-        is_master && doubt(node).is_none() && unknown_slots(node).is_none()
+        let is_listed = node.unlisted.is_none();
+        is_master && is_listed && doubt(node).is_none() && unknown_slots(node).is_none()
     };
     let is_majority =
         Quorum::is_majority(survey.nodes.iter().filter(knows).count(), survey.nodes.len());

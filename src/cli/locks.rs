@@ -367,6 +367,7 @@ fn unanswered(name: Option<&Name>, failed: Vec<NodeReport>, all: usize) -> Failu
 /// Why a node's list does not count; `None` if it does.
 fn failure(node: &NodeSurvey) -> Option<Vote> {
     match &node.status {
+        Ok(_) if node.unlisted.is_some() => node.unlisted.clone(),
         Ok(status) if status.is_master => {
             doubts::unknown_slots(node).map(|text| Vote::Unavailable(text.into()))
         }
@@ -412,6 +413,15 @@ fn by_name(survey: &Survey, with_free: bool) -> BTreeMap<&[u8], Vec<(&str, &Lock
     locks
 }
 
+/// Why a node's locks are not listed; `None` if they are.
+fn unlisted(node: &NodeSurvey) -> Option<String> {
+    match (&node.status, &node.unlisted) {
+        (Err(vote), _) => Some(format!("{}: {vote}", node.node)),
+        (Ok(_), Some(vote)) => Some(format!("{}: its locks cannot be listed: {vote}", node.node)),
+        (Ok(_), None) => None,
+    }
+}
+
 pub(super) async fn list(args: List) -> Result<(), Failure> {
     let locker = args.connection.locker()?;
     let survey = match args.all {
@@ -432,11 +442,7 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
             format!("{name}: {}", listed_line(lock, all, is_certain))
         }))?;
     }
-    for node in &survey.nodes {
-        if let Err(vote) = &node.status {
-            warn(format_args!("{}: {vote}", node.node), args.json);
-        }
-    }
+    survey.nodes.iter().filter_map(unlisted).for_each(|text| warn(text, args.json));
     let doubts =
         [doubts::replicas(&survey), doubts::quarantines(&survey), doubts::incomplete(&survey)]
             .concat();

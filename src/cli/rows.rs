@@ -47,7 +47,12 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
     };
     let number = |field| status.fields.number(field).map_or(UNKNOWN.to_owned(), |n| n.to_string());
     let is_too_high = survey.is_too_high(status);
-    let state = state(status, is_too_high);
+    let state = match &node.unlisted {
+        Some(vote) => {
+            format!("{}; its locks cannot be listed: {vote}", state(status, is_too_high))
+        }
+        None => state(status, is_too_high),
+    };
     let is_good = status.is_granting() && !is_too_high;
     let health = if is_good { Health::Good } else { Health::Abstains };
     let role = if status.is_master { "master" } else { "replica" };

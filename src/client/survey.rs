@@ -72,6 +72,9 @@ pub struct NodeSurvey {
     pub masters: Vec<Arc<str>>,
     /// Its status, or its vote if it does not report one.
     pub status: Result<NodeStatus, Vote>,
+    /// Why its locks are not listed although it reports its status: the user may not list them. Of
+    /// a Cluster, those of one master at least.
+    pub unlisted: Option<Vote>,
 }
 
 /// A node's own account: its role, and its INFO section.
@@ -384,6 +387,7 @@ impl Locker {
             counted_max: Fence::highest_counted(self.core().world.wall()),
         };
         for (index, (node, (status, locks))) in names.iter().zip(answers).enumerate() {
+            let unlisted = locks.forbidden;
             survey.is_cut |= locks.is_cut;
             survey.given_up.extend(locks.is_given_up.then(|| Arc::clone(node)));
             survey.unnamed = survey.unnamed.max(locks.unnamed);
@@ -394,7 +398,7 @@ impl Locker {
                 lock.nodes[index] = Some(info);
             }
             let masters = self.core().world.masters(index);
-            survey.nodes.push(NodeSurvey { node: Arc::clone(node), masters, status });
+            survey.nodes.push(NodeSurvey { node: Arc::clone(node), masters, status, unlisted });
         }
         if let Some(name) = survey.locks.keys().nth(locks_max).cloned() {
             drop(survey.locks.split_off(&name));
@@ -421,7 +425,7 @@ impl Locker {
     /// A node's reports about locks of the survey that it has not listed.
     async fn unlisted(&self, survey: &Survey, node: usize) -> Vec<(Vec<u8>, LockInfo)> {
         let mut found = Vec::new();
-        if survey.nodes[node].status.is_err() {
+        if survey.nodes[node].status.is_err() || survey.nodes[node].unlisted.is_some() {
             return found;
         }
         let is_missing = |lock: &LockSurvey| lock.nodes[node].is_none();
@@ -485,25 +489,18 @@ impl Locker {
         let search: &[&[u8]] = &[b"SCAN", b"0", b"COUNT", b"1"];
         asks.extend((locks_max > 0).then(|| Packet::new(search)));
         let replies = self.ask(server, &asks).await;
-        let status = replies.and_then(|replies| {
-            let status = status(replies.first())?;
-            // Then it refuses every command about a lock, which its INFO does not show.
-            if replies.get(1).is_some_and(is_down) {
-                return Err(Vote::Unavailable(
-                    code::CLUSTERDOWN.says("its Cluster is down").into(),
-                ));
+        // A node whose user may not search grants locks all the same.
+        let forbidden = replies.as_ref().ok().and_then(|replies| match replies.last() {
+            Some(Reply::Error(error)) if code::meaning_of(error) == Meaning::Forbidden => {
+                Some(error_vote(error)).filter(|_| locks_max > 0)
             }
-            match replies.last().filter(|_| locks_max > 0) {
-                Some(Reply::Error(error)) if code::meaning_of(error) == Meaning::Forbidden => {
-                    Err(error_vote(error))
-                }
-                _ => Ok(status),
-            }
+            _ => None,
         });
+        let status = replies.and_then(|replies| server_status(&replies));
         let Ok(found) = &status else { return (status, Locks::default()) };
         let count = found.fields.number(NodeField::Locks).unwrap_or(0);
-        if locks_max == 0 || count == 0 {
-            return (status, Locks::default());
+        if locks_max == 0 || count == 0 || forbidden.is_some() {
+            return (status, Locks { forbidden, ..Locks::default() });
         }
         // An older module does not count them; then all its locks are searched.
         let number = |field| found.fields.number(field).unwrap_or(u64::MAX);
@@ -523,6 +520,16 @@ impl Locker {
 fn is_down(reply: &Reply) -> bool {
     let Reply::Text(text) = reply else { return false };
     String::from_utf8_lossy(text).lines().any(|line| line == "cluster_state:fail")
+}
+
+/// Reads the replies about a server itself.
+fn server_status(replies: &[Reply]) -> Result<NodeStatus, Vote> {
+    let status = status(replies.first())?;
+    // Then it refuses every command about a lock, which its INFO does not show.
+    if replies.get(1).is_some_and(is_down) {
+        return Err(Vote::Unavailable(code::CLUSTERDOWN.says("its Cluster is down").into()));
+    }
+    Ok(status)
 }
 
 /// Reads the reply to `INFO lockmod replication cluster`.
@@ -571,6 +578,7 @@ mod tests {
         let node = |fence: &Option<u64>| NodeSurvey {
             node: Arc::from("n"),
             masters: Vec::new(),
+            unlisted: None,
             status: fence.ok_or(Vote::TimedOut).map(|fence| NodeStatus {
                 is_master: true,
                 highest_fence: Fence::new(fence).unwrap(),

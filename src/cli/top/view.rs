@@ -223,7 +223,7 @@ mod tests {
     use crate::engine::Fence;
 
     fn node(name: &str, status: Result<NodeStatus, Vote>) -> NodeSurvey {
-        NodeSurvey { node: Arc::from(name), masters: Vec::new(), status }
+        NodeSurvey { node: Arc::from(name), masters: Vec::new(), status, unlisted: None }
     }
 
     fn status(highest_fence: u64, quarantine_left: Option<Duration>) -> NodeStatus {
