@@ -109,7 +109,9 @@ pub(super) fn in_slots(share: &SlotShare) -> String {
 /// How many replicas support a master, for people.
 fn supported(Support { supporters, needed, replicas, .. }: Support) -> String {
     match supporters < needed {
-        true => format!("{supporters} of {replicas} replicas support it, {needed} must"),
+        true => {
+            format!("{supporters} of {replicas} replicas support it, and it needs {needed} of them")
+        }
         false => format!("{supporters} of {replicas} replicas"),
     }
 }
