@@ -302,6 +302,7 @@ mod tests {
             (NodeField::RefusalsByCode, "lockmod_refusals_by_code_total"),
             (NodeField::Version, "lockmod_build_info"),
             (NodeField::State, "lockmod_granting, without the reason"),
+            (NodeField::StateFailure, "lockmod_state_write_failures_total, without the reason"),
         ];
         let distributions = DISTRIBUTIONS.iter().flat_map(|(fields, ..)| *fields);
         let exported: Vec<NodeField> = FIELDS
