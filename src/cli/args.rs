@@ -82,7 +82,8 @@ pub(super) enum Command {
     List(List),
     /// Show the state of the nodes and who holds which lock
     ///
-    /// LAG is how far a node's highest fence is behind the one that a quorum of nodes has reached.
+    /// LAG is how far a node's highest fence is behind the one that a quorum of nodes has reached
+    /// by grants: jumps after a crash do not count.
     /// NODES is how many nodes hold the lock with this label and fence. A node that was ahead may
     /// have given the same holder a larger fence; it does not count.
     ///

@@ -99,6 +99,11 @@ const FIELDS: &[Metered] = &[
         "lockmod_highest_fence",
         "The highest fence that the node knows.",
     ),
+    level(
+        NodeField::FenceJumps,
+        "lockmod_fence_jumps",
+        "How far that has risen without a grant or a raise.",
+    ),
     count(NodeField::StateWrites, "lockmod_state_writes_total", "Writes of the state file."),
     count(
         NodeField::StateWriteFailures,

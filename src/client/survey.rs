@@ -243,16 +243,17 @@ impl Survey {
         self.granting() as i64 - self.quorum as i64
     }
 
-    /// The highest fence that a quorum of nodes has for locks; `None` while no quorum answers. A
-    /// floor does not count: it jumps when a node restarts after a crash, and the others are not
-    /// behind then.
+    /// The fence that a quorum of nodes has reached by grants and raises; `None` while no quorum
+    /// answers. Each node's is its highest, less its [jumps](NodeField::FenceJumps): when nodes go
+    /// on above all that they may have issued before a crash, the others are not behind.
     pub fn quorum_fence(&self) -> Option<Fence> {
         let answered = self.nodes.iter().filter_map(|node| node.status.as_ref().ok());
-        let of_locks = |status: &NodeStatus| match status.fields.number(NodeField::Floor) {
-            Some(floor) if floor >= status.highest_fence.get() => Fence::ZERO,
-            Some(_) | None => status.highest_fence,
+        let reached = |status: &NodeStatus| {
+            // An older module does not report this.
+            let jumps = status.fields.number(NodeField::FenceJumps).unwrap_or(0);
+            Fence::new(status.highest_fence.get().saturating_sub(jumps)).unwrap_or_default()
         };
-        let mut fences: Vec<Fence> = answered.map(of_locks).collect();
+        let mut fences: Vec<Fence> = answered.map(reached).collect();
         fences.sort_unstable_by(|a, b| b.cmp(a));
         fences.get(self.quorum.checked_sub(1)?).copied()
     }
@@ -610,17 +611,20 @@ mod tests {
         assert_eq!(lag(&one_is_new), [0, 0, 90]);
         // A node that was raised to an absurd number does not put the others behind.
         assert_eq!(lag(&survey(&[Some(90), Some(u64::from(u32::MAX)), Some(89)])), [0, 0, 1]);
-        // Two have crashed, and go on above all that they may have issued: the third one is not
-        // behind. When two have granted since, the one that has not is behind.
-        let mut restarted = survey(&[Some(1_048_577), Some(1_048_577), Some(90)]);
-        for node in &mut restarted.nodes[..2] {
-            node.status.as_mut().unwrap().fields = [(NodeField::Floor, "1048577")].into();
+        // Two have crashed, one with its data, and go on above all that they may have issued: the
+        // third one is not behind, also when they have restored its lease above that. When two have
+        // granted since, the one that has not is behind.
+        let mut restarted = survey(&[Some(1_048_578), Some(1_048_577), Some(90)]);
+        for (node, jumps) in restarted.nodes.iter_mut().zip(["1048576", "1048487"]) {
+            node.status.as_mut().unwrap().fields = [(NodeField::FenceJumps, jumps)].into();
         }
         assert_eq!(lag(&restarted), [0, 0, 0]);
         for granted in &mut restarted.nodes[1..] {
-            granted.status.as_mut().unwrap().highest_fence = Fence::new(1_048_579).unwrap();
+            granted.status.as_mut().unwrap().highest_fence = Fence::new(1_048_679).unwrap();
         }
-        assert_eq!(lag(&restarted), [2, 0, 0]);
+        assert_eq!(restarted.quorum_fence(), Fence::new(192));
+        restarted.nodes[0].status.as_mut().unwrap().highest_fence = Fence::new(100).unwrap();
+        assert_eq!(lag(&restarted), [92, 0, 0]);
         let down = survey(&[Some(90), None, None]);
         assert_eq!((down.quorum_fence(), down.granting(), down.margin()), (None, 1, -1));
         assert_eq!(lag(&down), [0]);

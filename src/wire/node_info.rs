@@ -115,6 +115,7 @@ fields! {
     HoldsUpTo = "hold_ms_up_to", |told| up_to(&told.node.holds);
     Floor = "floor", |told| number(told.node.floor.get());
     HighestFence = "highest_fence", |told| number(told.node.highest_fence.get());
+    FenceJumps = "fence_jumps", |told| number(told.node.fence_jumps);
     Granting = "granting", |told| number(u64::from(told.server.obstacle.is_none()));
     State = "state", |told| told.server.obstacle.clone().map_or(word(GRANTS), text);
     QuarantineLeft = "quarantine_left_ms", |told| number(told.node.quarantine_left.get());
@@ -168,6 +169,7 @@ impl NodeField {
             NodeField::Granting | NodeField::Supporters => Combination::Least,
             NodeField::Floor
             | NodeField::HighestFence
+            | NodeField::FenceJumps
             | NodeField::QuarantineLeft
             | NodeField::Replicas
             | NodeField::SupportersNeeded
