@@ -136,7 +136,7 @@ impl Locker {
         let (ttl, needed) = (core.settings.plan.terms.ttl, core.quorum.needed());
         let packet = Packet::release(name.as_ref(), token, ttl).of_a_stranger();
         // Waits for all: the caller wants to see every node.
-        let votes = core.insist(&packet, release_vote, |_| true).await;
+        let votes = core.insist(&packet, core.quorum.all(), release_vote, |_| true).await;
         ReleaseError::check(core.reports(name.as_ref(), votes), needed)
     }
 

@@ -71,6 +71,8 @@ pub use crate::wire::node_info::{NodeField, NodeFields};
 pub use self::core::Stats;
 pub use acquire::Acquire;
 #[cfg(feature = "cli")]
+pub(crate) use destination::NO_ANSWER;
+#[cfg(feature = "cli")]
 pub(crate) use error::SLOW;
 #[doc(hidden)]
 pub use error::WhyLost;

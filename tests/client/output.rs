@@ -437,6 +437,11 @@ fn a_scheme_that_does_not_fit_the_port_is_told_with_the_one_that_does() {
         let said = fails(&[], &[args, &["--nodes", &encrypted]].concat(), 121);
         assert!(said.contains("a port without TLS never answers rediss://"), "{args:?}: {said}");
     }
+    // Regression: a wait ended without the hint.
+    for (url, hint) in [(&encrypted, "never answers rediss://"), (&plain, "write rediss://")] {
+        let said = fails(&[], &["acquire", "job", "--wait", "2s", "--nodes", url], 121);
+        assert!(said.contains(hint), "{said}");
+    }
     let said = fails(&[], &["info", "job", "--nodes", "redis://127.0.0.1:1"], 121);
     assert!(!said.contains("TLS"), "it has nothing to do with it: {said}");
 }
@@ -645,6 +650,26 @@ fn a_failed_attempt_leaves_nothing_on_the_node_that_granted_it() {
             assert_eq!(leases(&nodes[..1], "job"), 0, "{args:?}");
         }
     }
+}
+
+/// Regression: what silent nodes were asked after the wait took two timeouts more.
+#[test]
+fn a_wait_over_hung_nodes_ends_within_a_timeout_of_its_end() {
+    let nodes = nodes(3);
+    nodes[1].pause();
+    nodes[2].pause();
+    for (wait, allowed) in [("0s", 1_000), ("500ms", 1_500)] {
+        let start = Instant::now();
+        let args = ["acquire", "job", "--ttl", "1h", "--wait", wait, "--timeout", "1s"];
+        let said = fails(&nodes, &args, 121);
+        let took = start.elapsed();
+        assert!(took < Duration::from_millis(allowed + 900), "{wait}: {took:?}: {said}");
+        assert!(said.contains("2 timed out"), "{said}");
+        assert_eq!(leases(&nodes[..1], "job"), 0, "{wait}");
+    }
+    nodes[1].resume();
+    nodes[2].resume();
+    wait_until("what the hung nodes were told is done", || leases(&nodes, "job") == 0);
 }
 
 /// Nothing was said before the lock was lost, although its renewals had failed for long.
