@@ -519,6 +519,12 @@ fn a_lock_is_taken_from_its_holder_by_force() {
     succeeds(&nodes, &["acquire", "job", "--label", "gone"]);
     assert_eq!(succeeds(&nodes, &["release", "--force", "job"]), "deleted on 3 of 3 nodes\n");
     assert_eq!(leases(&nodes, "job"), 0);
+    // Regression: a bare 0 looked as if the fences began anew.
+    let output = lockmod(&nodes, &["fence", "job"]).output().unwrap();
+    let told = "no node knows lock 'job': it was never held, or was deleted; its next fence is \
+                larger than 1\n";
+    assert_eq!(text(&output.stdout), "0\n");
+    assert!(text(&output.stderr).ends_with(told), "{output:?}");
     let said = fails(&nodes, &["release", "--force", "job"], 122);
     assert!(said.contains("nobody holds lock 'job'"), "{said}");
     fails(&nodes, &["release", "--force", "job", NO_TOKEN], 125);
@@ -530,6 +536,12 @@ fn a_lock_is_taken_from_its_holder_by_force() {
     nodes[1].kill();
     let said = fails(&nodes, &["release", "--force", "job"], 121);
     assert!(said.contains("connection refused"), "{said}");
+    let said = fails(&nodes, &["release", "job", NO_TOKEN], 121);
+    assert!(said.contains("stays held until its lease ends"), "nothing is known: {said}");
+    // Regression: nothing said that the lock was held all the same, nor for how long.
+    nodes[2].run("LOCK.ACQUIRE other t 60000").unwrap();
+    let said = fails(&nodes, &["release", "other", NO_TOKEN], 121);
+    assert!(said.contains("the lock is still held, until its lease ends in 59."), "{said}");
 }
 
 #[test]
