@@ -70,8 +70,8 @@ pub(super) enum Command {
     /// Print the highest fence issued for a lock
     ///
     /// 0 if no node knows the lock: it was never acquired, was free for long enough to be
-    /// forgotten, was deleted, or a crash has lost it. Even so, the next fence is larger than all
-    /// before.
+    /// forgotten, was deleted, as by `release --force`, or a crash has lost it. Even so, the next
+    /// fence is larger than all before; a message says above which number it will be.
     Fence(ByName),
     /// Show what each node knows about a lock
     Info(ByName),
@@ -82,7 +82,8 @@ pub(super) enum Command {
     List(List),
     /// Show the state of the nodes and who holds which lock
     ///
-    /// LAG is how far a node's highest fence is behind the one that a quorum of nodes has reached.
+    /// LAG is how far a node's highest fence is behind the one that a quorum of nodes has reached
+    /// by grants: jumps after a crash do not count.
     /// NODES is how many nodes hold the lock with this label and fence. A node that was ahead may
     /// have given the same holder a larger fence; it does not count.
     ///
@@ -276,7 +277,8 @@ pub(super) struct Release {
     #[arg(value_parser = token)]
     pub(super) token: Option<Token>,
     /// Delete the lock on all nodes, whoever holds it, all readers included. A holder learns of it
-    /// at its next renewal and works on until then: only the fence protects you
+    /// at its next renewal and works on until then: only the fence protects you, for the next one
+    /// is larger
     #[arg(long, conflicts_with = "token")]
     pub(super) force: bool,
 }

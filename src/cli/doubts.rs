@@ -9,7 +9,8 @@ use super::failure::{Failure, warn};
 use super::rows;
 use super::values::Name;
 use crate::client::{
-    Length, Locker, NodeField, NodeInfo, NodeSurvey, ReleaseError, Summary, Survey, Vote, same_as,
+    Length, Locker, NodeField, NodeInfo, NodeReport, NodeSurvey, ReleaseError, Summary, Survey,
+    Vote, same_as,
 };
 use crate::engine::{Quorum, SLOTS};
 use crate::wire::code;
@@ -87,7 +88,25 @@ pub(super) fn quarantines(survey: &Survey) -> Vec<String> {
 fn doubt(node: &NodeSurvey) -> Option<String> {
     let status = node.status.as_ref().ok()?;
     let state = status.fields.text(NodeField::State).filter(|_| status.is_master);
-    forgetful(&node.node, status.quarantine_left, state)
+    forgetful(&in_doubt(node), status.quarantine_left, state)
+}
+
+/// The node, and of a group or a Cluster the masters that may not know it.
+fn in_doubt(node: &NodeSurvey) -> String {
+    let is_forgetful = |report: &&NodeReport| match &report.vote {
+        Vote::Quarantined { .. } => true,
+        Vote::Unavailable(text) => lacks_authority(text),
+        _ => false,
+    };
+    let share = node.status.as_ref().ok().and_then(|status| status.slots.as_ref());
+    let masters: Vec<&str> = match share {
+        Some(share) => {
+            share.failing.iter().filter(is_forgetful).map(|report| &*report.node).collect()
+        }
+        None => node.masters.iter().map(|master| &**master).collect(),
+    };
+    let at = if masters.is_empty() { String::new() } else { format!(" at {}", masters.join(", ")) };
+    format!("{}{at}", node.node)
 }
 
 /// The warning about each Cluster of which some masters do not report their locks.
@@ -113,7 +132,8 @@ pub(super) fn unknown_slots(node: &NodeSurvey) -> Option<String> {
 pub(super) fn is_certain(survey: &Survey) -> bool {
     let knows = |node: &&NodeSurvey| {
         let is_master = node.status.as_ref().is_ok_and(|told| told.is_master);
-        is_master && doubt(node).is_none() && unknown_slots(node).is_none()
+        let is_listed = node.unlisted.is_none();
+        is_master && is_listed && doubt(node).is_none() && unknown_slots(node).is_none()
     };
     let is_majority =
         Quorum::is_majority(survey.nodes.iter().filter(knows).count(), survey.nodes.len());
@@ -177,7 +197,7 @@ pub(super) async fn of_lock(locker: &Locker, nodes: &[NodeInfo]) -> Vec<String> 
     };
     let waits = |node: &NodeInfo| {
         let info = node.info.as_ref().ok()?;
-        forgetful(&node.node, info.quarantine_left, info.node_state.as_deref())
+        forgetful(&node.place(), info.quarantine_left, info.node_state.as_deref())
     };
     told.extend(nodes.iter().filter_map(waits));
     told
@@ -237,7 +257,27 @@ pub(super) async fn named(locker: &Locker, failure: Failure) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{LockInfo, NodeReport};
+    use crate::client::{LockInfo, NodeStatus, SlotShare};
+
+    /// The URL was named, which leads to all masters.
+    #[test]
+    fn of_a_cluster_the_master_in_quarantine_is_named() {
+        let quarantine = |text: &str| Vote::Quarantined { left: None, text: text.into() };
+        let report = |node: &str, vote| NodeReport::new(node.into(), vote);
+        let failing = vec![report("m:1", Vote::TimedOut), report("m:2", quarantine("x"))];
+        let share = SlotShare { failing, ..SlotShare::default() };
+        let quarantine_left = Some(Duration::from_secs(7));
+        let status = NodeStatus {
+            is_master: true,
+            quarantine_left,
+            slots: Some(share),
+            ..NodeStatus::default()
+        };
+        let masters = ["m:1", "m:2", "m:3"].map(Into::into).to_vec();
+        let node = NodeSurvey { node: "c:1".into(), masters, status: Ok(status), unlisted: None };
+        let told = "c:1 at m:2 is in quarantine for 7s: it may have forgotten who holds a lock";
+        assert_eq!(doubt(&node).as_deref(), Some(told));
+    }
 
     /// The error stated as a fact that the lease had ended.
     #[test]

@@ -10,8 +10,8 @@ use super::out::Unprinted;
 use super::values::{Name, Typed};
 use super::{out, signals};
 use crate::client::{
-    AcquireError, BuildError, ExtendError, Guard, Lost, NodeReport, ReleaseError, SLOW, Summary,
-    Vote,
+    AcquireError, BuildError, ExtendError, Guard, Lost, NO_ANSWER, NodeReport, ReleaseError, SLOW,
+    Summary, Vote,
 };
 use crate::engine::Quorum;
 use crate::wire::code;
@@ -113,8 +113,16 @@ impl Failure {
 
     /// The same, with a hint if nodes reached over TLS did not answer.
     pub(super) fn over_tls(self) -> Failure {
-        let is_silent = self.nodes.iter().any(|report| report.vote == Vote::TimedOut);
-        if is_silent { self.but("a port without TLS never answers rediss://") } else { self }
+        let is_silent = |report: &NodeReport| match &report.vote {
+            Vote::TimedOut => true,
+            Vote::Unreachable(text) => text.contains(NO_ANSWER),
+            _ => false,
+        };
+        if self.nodes.iter().any(is_silent) {
+            self.but("a port without TLS never answers rediss://")
+        } else {
+            self
+        }
     }
 
     /// The same, with the ttl as it was typed if it is too long for a node.

@@ -12,10 +12,10 @@ use super::signals::Signals;
 use super::values::Name;
 use super::{doubts, out, rows, waiting};
 use crate::client::{
-    FenceError, LISTED_MAX, Length, LockInfo, LockState, LockSurvey, Locker, NodeInfo, NodeReport,
-    NodeSurvey, ReleaseError, Share, Summary, Survey, Vote,
+    FenceError, LISTED_MAX, Length, LockInfo, LockState, LockSurvey, Locker, NodeField, NodeInfo,
+    NodeReport, NodeSurvey, ReleaseError, Share, Summary, Survey, Vote,
 };
-use crate::engine::{Quorum, Uncounted};
+use crate::engine::{Fence, Quorum, Uncounted};
 use crate::wire::{code, outcome};
 
 pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
@@ -74,7 +74,25 @@ pub(super) async fn release(args: Release) -> Result<(), Failure> {
             Ok(())
         }
         Err(ReleaseError::NotHeld(_)) => Err(not_the_holder(&locker, &args.lock.name).await),
-        Err(error) => Err(doubts::named(&locker, error.into()).await),
+        Err(error @ ReleaseError::NoQuorum(_)) => {
+            let infos = locker.info(&args.lock.name).await;
+            let failure = Failure::from(error).but(&still_held(&infos));
+            Err(doubts::named(&locker, failure).await)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Until when a lease stands that was not released, as far as the nodes tell.
+fn still_held(infos: &[NodeInfo]) -> String {
+    let held = infos.iter().filter_map(|node| node.info.as_ref().ok());
+    let held = held.filter(|info| info.state == LockState::Held);
+    match held.filter_map(|info| info.left).max() {
+        Some(left) => {
+            let left = Length(left);
+            format!("the lock is still held, until its lease ends in {left} or it is released")
+        }
+        None => "where it was not released, the lock stays held until its lease ends".to_owned(),
     }
 }
 
@@ -223,10 +241,29 @@ pub(super) async fn fence(args: ByName) -> Result<(), Failure> {
         }
     };
     print(&args, [("fence", Json::Number(fence.get()))], fence)?;
-    for text in doubts::quarantines(&locker.survey(0).await) {
+    let survey = locker.survey(0).await;
+    if fence == Fence::ZERO {
+        warn(unknown_fence(&args.name, &survey), args.json);
+    }
+    for text in doubts::quarantines(&survey) {
         warn(text, args.json);
     }
     Ok(())
+}
+
+/// What is known about the fences of a lock that no node knows: the next one is larger than the
+/// floors of a quorum.
+fn unknown_fence(name: &Name, survey: &Survey) -> String {
+    let floor = |node: &NodeSurvey| node.status.as_ref().ok()?.fields.number(NodeField::Floor);
+    let mut floors: Vec<u64> =
+        survey.nodes.iter().map(|node| floor(node).unwrap_or_default()).collect();
+    floors.sort_unstable();
+    let least = survey.quorum.checked_sub(1).and_then(|index| floors.get(index)).copied();
+    let text = format!("no node knows lock '{name}': it was never held, or was deleted");
+    match least.unwrap_or_default() {
+        0 => text,
+        floor => format!("{text}; its next fence is larger than {floor}"),
+    }
 }
 
 /// The answer that an extension would get.
@@ -367,6 +404,7 @@ fn unanswered(name: Option<&Name>, failed: Vec<NodeReport>, all: usize) -> Failu
 /// Why a node's list does not count; `None` if it does.
 fn failure(node: &NodeSurvey) -> Option<Vote> {
     match &node.status {
+        Ok(_) if node.unlisted.is_some() => node.unlisted.clone(),
         Ok(status) if status.is_master => {
             doubts::unknown_slots(node).map(|text| Vote::Unavailable(text.into()))
         }
@@ -412,6 +450,15 @@ fn by_name(survey: &Survey, with_free: bool) -> BTreeMap<&[u8], Vec<(&str, &Lock
     locks
 }
 
+/// Why a node's locks are not listed; `None` if they are.
+fn unlisted(node: &NodeSurvey) -> Option<String> {
+    match (&node.status, &node.unlisted) {
+        (Err(vote), _) => Some(format!("{}: {vote}", node.node)),
+        (Ok(_), Some(vote)) => Some(format!("{}: its locks cannot be listed: {vote}", node.node)),
+        (Ok(_), None) => None,
+    }
+}
+
 pub(super) async fn list(args: List) -> Result<(), Failure> {
     let locker = args.connection.locker()?;
     let survey = match args.all {
@@ -432,11 +479,7 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
             format!("{name}: {}", listed_line(lock, all, is_certain))
         }))?;
     }
-    for node in &survey.nodes {
-        if let Err(vote) = &node.status {
-            warn(format_args!("{}: {vote}", node.node), args.json);
-        }
-    }
+    survey.nodes.iter().filter_map(unlisted).for_each(|text| warn(text, args.json));
     let doubts =
         [doubts::replicas(&survey), doubts::quarantines(&survey), doubts::incomplete(&survey)]
             .concat();

@@ -99,6 +99,11 @@ const FIELDS: &[Metered] = &[
         "lockmod_highest_fence",
         "The highest fence that the node knows.",
     ),
+    level(
+        NodeField::FenceJumps,
+        "lockmod_fence_jumps",
+        "How far that has risen without a grant or a raise.",
+    ),
     count(NodeField::StateWrites, "lockmod_state_writes_total", "Writes of the state file."),
     count(
         NodeField::StateWriteFailures,
@@ -302,6 +307,7 @@ mod tests {
             (NodeField::RefusalsByCode, "lockmod_refusals_by_code_total"),
             (NodeField::Version, "lockmod_build_info"),
             (NodeField::State, "lockmod_granting, without the reason"),
+            (NodeField::StateFailure, "lockmod_state_write_failures_total, without the reason"),
         ];
         let distributions = DISTRIBUTIONS.iter().flat_map(|(fields, ..)| *fields);
         let exported: Vec<NodeField> = FIELDS

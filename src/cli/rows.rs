@@ -8,7 +8,6 @@ use crate::client::{
     NodeSurvey, Printable, PrintableName, Share, SlotShare, Support, Survey, Vote,
 };
 use crate::engine::SLOTS;
-use crate::wire::code;
 
 /// The columns of [`node`].
 pub(super) const NODE_COLUMNS: [&str; 7] =
@@ -47,8 +46,13 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
     };
     let number = |field| status.fields.number(field).map_or(UNKNOWN.to_owned(), |n| n.to_string());
     let is_too_high = survey.is_too_high(status);
-    let state = state(status, is_too_high);
-    let is_good = status.is_granting() && !is_too_high;
+    let state = match &node.unlisted {
+        Some(vote) => {
+            format!("{}; its locks cannot be listed: {vote}", state(status, is_too_high))
+        }
+        None => state(status, is_too_high),
+    };
+    let is_good = status.is_granting() && !is_too_high && state_failure(status).is_none();
     let health = if is_good { Health::Good } else { Health::Abstains };
     let role = if status.is_master { "master" } else { "replica" };
     let row = [
@@ -78,16 +82,24 @@ fn state(status: &NodeStatus, is_too_high: bool) -> String {
         None if status.is_granting() && is_too_high => "fences too high to count".to_owned(),
         None if status.is_granting() && status.is_in_cluster => "grants in its slots".to_owned(),
         None if status.is_granting() => "grants".to_owned(),
-        // A row has room only for the reason's code word.
-        None => match status.fields.text(NodeField::State).map(code::word_of) {
-            Some(code) => format!("grants nothing: {code}"),
+        None => match status.fields.text(NodeField::State) {
+            Some(reason) => format!("grants nothing: {reason}"),
             None => "grants nothing".to_owned(),
         },
+    };
+    let state = match state_failure(status).filter(|_| status.is_granting()) {
+        Some(cause) => format!("{state}; its state file cannot be written: {cause}"),
+        None => state,
     };
     match support {
         Some(support) => format!("{state}; {}", supported(support)),
         None => state,
     }
+}
+
+/// Why the node cannot write its state file; `None` if it can.
+fn state_failure(status: &NodeStatus) -> Option<&str> {
+    status.fields.text(NodeField::StateFailure).filter(|cause| !cause.is_empty())
 }
 
 /// In how many of its slots a Cluster grants locks, and what is wrong with the first master of the
@@ -106,7 +118,9 @@ pub(super) fn in_slots(share: &SlotShare) -> String {
 /// How many replicas support a master, for people.
 fn supported(Support { supporters, needed, replicas, .. }: Support) -> String {
     match supporters < needed {
-        true => format!("{supporters} of {replicas} replicas support it, {needed} must"),
+        true => {
+            format!("{supporters} of {replicas} replicas support it, and it needs {needed} of them")
+        }
         false => format!("{supporters} of {replicas} replicas"),
     }
 }

@@ -148,7 +148,10 @@ fn json(survey: &Survey) -> Json {
         (
             "cut",
             Json::Bool(
-                survey.is_cut || !survey.given_up.is_empty() || survey.unnamed + survey.hidden > 0,
+                survey.is_cut
+                    || !survey.given_up.is_empty()
+                    || survey.unnamed + survey.hidden > 0
+                    || survey.nodes.iter().any(|node| node.unlisted.is_some()),
             ),
         ),
     ])
@@ -175,6 +178,7 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
         ("fence_lag", Json::Number(survey.fence_lag(status))),
         ("fence_too_high", Json::Bool(survey.is_too_high(status))),
     ]);
+    fields.extend(node.unlisted.iter().map(|vote| ("unlisted", Json::text(vote.to_string()))));
     if let Some(support) = status.support() {
         fields.extend([
             ("supporters", Json::Number(support.supporters)),
@@ -289,6 +293,7 @@ mod tests {
         let node = |name: &str, text: &str| NodeSurvey {
             node: name.into(),
             masters: Vec::new(),
+            unlisted: None,
             status: Err(Vote::Unreachable(text.into())),
         };
         let survey = Survey {

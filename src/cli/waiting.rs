@@ -36,7 +36,7 @@ pub(super) async fn acquire(
     let Err(failure) = acquired else { return acquired };
     // The release of a minority's grants is still queued: this process must not end before it is
     // written, or those leases stand for their ttl.
-    locker.settle().await;
+    locker.settle_but(failure.nodes()).await;
     Err(doubts::named(locker, failure.over_ttl(&claim.ttl)).await)
 }
 

@@ -24,6 +24,7 @@ use super::waiter::Waiter;
 use crate::engine::{
     Fence, Grant, LockState, Loss, Mode, NodeSet, Quorum, Renewal, Stand, Step, Verdict,
 };
+use crate::wire::lock_info::LockInfo;
 
 /// How long a lost attempt waits for the last answers, which may save commands.
 const STRAGGLERS: Duration = Duration::from_millis(2);
@@ -329,7 +330,10 @@ impl Acquire {
     async fn failure(&self, failed: Failed, waited: Duration, attempts: u32) -> AcquireError {
         let Failed { loss, votes, is_timed_out } = failed;
         let is_late: Vec<bool> = votes.iter().map(|vote| is_timed_out && vote.is_none()).collect();
-        let mut votes = self.describe(votes).await;
+        // The last attempt may have begun at the end of the wait. With this, all is over within
+        // the timeout after it.
+        let left = (self.wait + self.plan.timeout).saturating_sub(waited);
+        let mut votes = self.describe(votes, (&is_late, left)).await;
         let verdict = verdict(loss, &votes, self.core.quorum);
         if verdict == Verdict::NoQuorum {
             // A late node that reports the lock as free now does not explain the failure.
@@ -369,15 +373,33 @@ impl Acquire {
     }
 
     /// Asks each node about the lock that was not acquired, for labels and times left, and for the
-    /// votes of nodes that the attempt did not wait for.
-    async fn describe(&self, votes: Vec<Option<Vote>>) -> Vec<Option<Vote>> {
+    /// votes of nodes that the attempt did not wait for. Nodes that were late have only the time
+    /// that is left.
+    async fn describe(
+        &self,
+        votes: Vec<Option<Vote>>,
+        (is_late, left): (&[bool], Duration),
+    ) -> Vec<Option<Vote>> {
         let held = |vote: &Option<Vote>| matches!(vote, Some(Vote::Held { .. }) | None);
         let mut votes = votes;
         if votes.iter().any(held) {
             let inbox = Inbox::new(self.core.quorum.nodes());
             self.core.send_all(&Packet::info(&self.name), &inbox, RequestKind::Only);
             let timeout = self.plan.timeout;
-            let infos = self.core.collect(&inbox, timeout, lock_info, |_| false).await;
+            let left = left.min(timeout);
+            let mut infos = self.core.collect(&inbox, left, lock_info, |_| false).await;
+            // The others have answered the attempt, and so they will answer now.
+            let is_owed = |(info, is_late): (&Option<_>, &bool)| info.is_none() && !is_late;
+            if infos.iter().zip(is_late).any(is_owed) {
+                let owed: Vec<bool> = infos.iter().zip(is_late).map(is_owed).collect();
+                let is_enough = |more: &[Option<Result<LockInfo, Vote>>]| {
+                    more.iter().zip(&owed).all(|(info, is_owed)| info.is_some() || !is_owed)
+                };
+                let more = self.core.collect(&inbox, timeout - left, lock_info, is_enough).await;
+                for (info, more) in infos.iter_mut().zip(more) {
+                    *info = info.take().or(more);
+                }
+            }
             for (vote, info) in votes.iter_mut().zip(infos) {
                 match (&vote, info) {
                     (Some(Vote::Held { .. }) | None, Some(Ok(info)))

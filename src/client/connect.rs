@@ -29,6 +29,11 @@ use crate::wire::resp::{Reader, Reply};
 const PROTECTED: &str = "DENIED: protected mode without a password lets in no other machine; \
                          set requirepass there, or protected-mode no";
 
+/// A part of the server's error to a password when it has none.
+const NEEDS_NO_PASSWORD: &str = "without any password configured";
+/// The same in other words: the server's own suggest that the URL may be right.
+const NO_PASSWORD_SET: &str = "ERR the URL has a password, but the server has none: remove it from \
+                               the URL, or set requirepass there";
 /// How many bytes of a garbled answer are quoted.
 const QUOTED_MAX: usize = 40;
 
@@ -207,6 +212,12 @@ impl Address {
             return Err(NoReply::Refused(text.into()));
         }
         let server = told("run_id:").and_then(ServerId::of);
+        // Without this right, a master that was replaced would look like one.
+        if let Some(Reply::Error(text)) = replies.get(2).filter(|_| self.must_be_master)
+            && code::meaning_of(text) == Meaning::Forbidden
+        {
+            return Err(NoReply::NoPermission(text.as_str().into()));
+        }
         if self.must_be_master && replies.get(2).is_some_and(is_replica) {
             return Err(NoReply::Unavailable("it is a replica".into()));
         }
@@ -250,7 +261,12 @@ async fn log_in_by(stream: &mut Box<dyn Stream>, url: &NodeUrl) -> Result<(), No
             Some(user) => Packet::new(&[b"AUTH", user.as_bytes(), password]),
             None => Packet::new(&[b"AUTH", password]),
         };
-        login_as(stream, &login).await?;
+        login_as(stream, &login).await.map_err(|failure| match failure {
+            NoReply::NoPermission(text) if text.contains(NEEDS_NO_PASSWORD) => {
+                NoReply::NoPermission(NO_PASSWORD_SET.into())
+            }
+            failure => failure,
+        })?;
     }
     if url.database != 0 {
         select(stream, url.database).await?;

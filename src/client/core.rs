@@ -33,6 +33,8 @@ pub struct Stats {
 
 /// The pause before a command is sent again after its connection broke.
 const AGAIN: Duration = Duration::from_millis(10);
+/// Enough for commands to be written, to nodes from which no answer is expected.
+const MOMENT: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
@@ -147,10 +149,12 @@ impl Core {
     }
 
     /// Sends `packet` to all nodes and reads a vote from each, for at most the timeout. If a
-    /// connection breaks and the node `is_worth` it, sends the packet to it again.
+    /// connection breaks and the node `is_worth` it, sends the packet to it again. Nodes that are
+    /// not `awaited` have only [`MOMENT`] to answer.
     pub(super) async fn insist(
         &self,
         packet: &Packet,
+        awaited: NodeSet,
         read: impl Fn(&Reply) -> Vote,
         is_worth: impl Fn(usize) -> bool,
     ) -> Vec<Vote> {
@@ -158,9 +162,11 @@ impl Core {
         let inbox = Inbox::new(nodes);
         self.send_all(packet, &inbox, RequestKind::Only);
         let (mut votes, mut missing) = (vec![Vote::TimedOut; nodes], self.quorum.all());
-        let ends_at = self.world.now() + self.settings.plan.timeout;
+        let (started_at, timeout) = (self.world.now(), self.settings.plan.timeout);
         let mut again = NodeSet::EMPTY;
         while !missing.or(again).is_empty() {
+            let is_awaited = !missing.or(again).and(awaited).is_empty();
+            let ends_at = started_at + if is_awaited { timeout } else { MOMENT.min(timeout) };
             let left = ends_at.saturating_sub(self.world.now());
             if left.is_zero() {
                 break;

@@ -1,4 +1,4 @@
-//! Inspects locks, and acts on them by token: for the command and for operators.
+//! Inspects locks, and acts on them by token or by force: for the command and for operators.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use super::search::{Locks, Wanted};
 use super::settings::{check_name, check_token};
 use super::vote::{NodeReport, Vote, place};
 use super::world::{earliest, latest};
-use crate::engine::{Fence, Millis, Mode};
+use crate::engine::{Fence, LockState, Millis, Mode};
 use crate::wire::lock_info::LockInfo;
 use crate::wire::resp::Reply;
 use crate::wire::spec;
@@ -136,8 +136,42 @@ impl Locker {
         let (ttl, needed) = (core.settings.plan.terms.ttl, core.quorum.needed());
         let packet = Packet::release(name.as_ref(), token, ttl).of_a_stranger();
         // Waits for all: the caller wants to see every node.
-        let votes = core.insist(&packet, release_vote, |_| true).await;
+        let votes = core.insist(&packet, core.quorum.all(), release_vote, |_| true).await;
         ReleaseError::check(core.reports(name.as_ref(), votes), needed)
+    }
+
+    /// Takes the lock `name` from its holders, by deleting it on all nodes: for an operator who
+    /// knows that the holder is gone. A holder learns of it at its next renewal. A free lock is
+    /// left alone, and so are keys that are not locks. Reports [`Vote::Confirmed`] for nodes that
+    /// deleted it, and [`Vote::NotHeld`] for nodes on which it was not held.
+    ///
+    /// # Cancellation
+    /// What was sent stays sent.
+    pub async fn force_release(&self, name: impl AsRef<[u8]>) -> Vec<NodeReport> {
+        let name = name.as_ref();
+        let nodes = self.core().world.nodes().len();
+        let votes = join_all((0..nodes).map(|node| self.force_release_on(node, name))).await;
+        self.core().reports(name, votes)
+    }
+
+    async fn force_release_on(&self, node: usize, name: &[u8]) -> Vote {
+        let reply = |replies: Vec<Reply>| replies.into_iter().next().unwrap_or(Reply::Nil);
+        let found = match self.ask(&AskedServer::from(node), &[Packet::info(name)]).await {
+            Ok(replies) => lock_info(&reply(replies)),
+            Err(vote) => return vote,
+        };
+        match found {
+            Ok(info) if info.state == LockState::Held => {}
+            Ok(_) => return Vote::NotHeld,
+            Err(vote) => return vote,
+        }
+        match self.ask(&AskedServer::from(node), &[Packet::new(&[b"DEL", name])]).await.map(reply) {
+            Ok(Reply::Integer(1)) => Vote::Confirmed,
+            Ok(Reply::Integer(0)) => Vote::NotHeld,
+            Ok(Reply::Error(text)) => error_vote(&text),
+            Ok(_) => Vote::Garbled("a reply of another kind".into()),
+            Err(vote) => vote,
+        }
     }
 
     /// Extends a lease by its token, for leases that were [leaked](super::Guard::leak). Returns the

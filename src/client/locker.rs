@@ -12,7 +12,7 @@ use super::packet::Packet;
 use super::settings::LockerBuilder;
 use super::vote::{NodeReport, Vote};
 use super::world::{AnyWorld, Network, World};
-use crate::engine::Fence;
+use crate::engine::{Fence, NodeSet};
 
 /// Acquires locks over a quorum of nodes. Cheap to clone; clones share the connections.
 ///
@@ -192,9 +192,24 @@ impl Locker {
     /// not sent, and the lease ends with its ttl. Call this at the end of a program that drops
     /// guards instead of releasing them. The blocking facade does so automatically.
     pub async fn settle(&self) -> Vec<NodeReport> {
+        self.settle_but(&[]).await
+    }
+
+    /// The same, without waiting for the nodes that have just not answered in time: what was sent
+    /// to them is on its way.
+    #[doc(hidden)]
+    pub async fn settle_but(&self, reports: &[NodeReport]) -> Vec<NodeReport> {
+        let names = self.core.world.nodes();
+        let is_late = |node: &usize| {
+            let of_node = |report: &&NodeReport| report.node == names[*node];
+            reports.iter().find(of_node).is_some_and(|report| report.vote == Vote::TimedOut)
+        };
+        let late = (0..names.len()).filter(is_late);
+        let late = late.fold(NodeSet::EMPTY, |late, node| late.or(NodeSet::of(node)));
+        let awaited = self.core.quorum.all().without(late);
         let owes = |node| self.core.world.owes(node);
         let ping = Packet::new(&[b"PING"]);
-        let votes = self.core.insist(&ping, |_| Vote::Confirmed, owes).await;
+        let votes = self.core.insist(&ping, awaited, |_| Vote::Confirmed, owes).await;
         let nodes = self.core.world.nodes().iter().zip(votes);
         nodes.map(|(node, vote)| NodeReport::new(Arc::clone(node), vote)).collect()
     }

@@ -74,6 +74,8 @@ pub use acquire::Acquire;
 #[cfg(feature = "cli")]
 pub(crate) use answering::same_as;
 #[cfg(feature = "cli")]
+pub(crate) use destination::NO_ANSWER;
+#[cfg(feature = "cli")]
 pub(crate) use error::SLOW;
 #[doc(hidden)]
 pub use error::WhyLost;

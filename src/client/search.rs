@@ -56,6 +56,8 @@ pub(super) struct Locks {
     pub(super) unnamed: u64,
     /// How many the user may not look at.
     pub(super) hidden: u64,
+    /// The refusal, if the user may not list any.
+    pub(super) forbidden: Option<Vote>,
 }
 
 impl Locks {
@@ -66,6 +68,7 @@ impl Locks {
         self.is_given_up |= other.is_given_up;
         self.unnamed += other.unnamed;
         self.hidden += other.hidden;
+        self.forbidden = self.forbidden.take().or(other.forbidden);
     }
 }
 

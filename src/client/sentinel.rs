@@ -168,6 +168,11 @@ impl WatchedGroup {
         ];
         let mut reader = Reader::default();
         let replies = exchange_by(&mut reader, &mut stream, &commands).await?;
+        // Of a Sentinel whose answer cannot be dated, or that tells of no change, the client would
+        // follow the group late, or to the wrong server.
+        if let Some(text) = replies[1..].iter().find_map(forbidden) {
+            return Err(refusal(text));
+        }
         let place = match replies.first() {
             Some(Reply::List(place)) => place,
             Some(Reply::Nil) => return Ok(None),
@@ -209,6 +214,14 @@ fn epoch_of(reply: &Reply) -> Option<u64> {
     let value = fields.chunks_exact(2).find(|field| is_epoch(&field[0])).map(|field| &field[1]);
     let Some(Reply::Text(epoch)) = value else { return None };
     std::str::from_utf8(epoch).ok()?.parse().ok()
+}
+
+/// The error, if the user may not do this.
+fn forbidden(reply: &Reply) -> Option<&str> {
+    match reply {
+        Reply::Error(text) if code::meaning_of(text) == code::Meaning::Forbidden => Some(text),
+        _ => None,
+    }
 }
 
 /// What an error of a Sentinel means.

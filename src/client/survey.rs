@@ -73,6 +73,9 @@ pub struct NodeSurvey {
     pub masters: Vec<Arc<str>>,
     /// Its status, or its vote if it does not report one.
     pub status: Result<NodeStatus, Vote>,
+    /// Why its locks are not listed although it reports its status: the user may not list them. Of
+    /// a Cluster, those of one master at least.
+    pub unlisted: Option<Vote>,
 }
 
 /// A node's own account: its role, and its INFO section.
@@ -242,16 +245,17 @@ impl Survey {
         self.granting() as i64 - self.quorum as i64
     }
 
-    /// The highest fence that a quorum of nodes has for locks; `None` while no quorum answers. A
-    /// floor does not count: it jumps when a node restarts after a crash, and the others are not
-    /// behind then.
+    /// The fence that a quorum of nodes has reached by grants and raises; `None` while no quorum
+    /// answers. Each node's is its highest, less its [jumps](NodeField::FenceJumps): when nodes go
+    /// on above all that they may have issued before a crash, the others are not behind.
     pub fn quorum_fence(&self) -> Option<Fence> {
         let answered = self.nodes.iter().filter_map(|node| node.status.as_ref().ok());
-        let of_locks = |status: &NodeStatus| match status.fields.number(NodeField::Floor) {
-            Some(floor) if floor >= status.highest_fence.get() => Fence::ZERO,
-            Some(_) | None => status.highest_fence,
+        let reached = |status: &NodeStatus| {
+            // An older module does not report this.
+            let jumps = status.fields.number(NodeField::FenceJumps).unwrap_or(0);
+            Fence::new(status.highest_fence.get().saturating_sub(jumps)).unwrap_or_default()
         };
-        let mut fences: Vec<Fence> = answered.map(of_locks).collect();
+        let mut fences: Vec<Fence> = answered.map(reached).collect();
         fences.sort_unstable_by(|a, b| b.cmp(a));
         fences.get(self.quorum.checked_sub(1)?).copied()
     }
@@ -302,17 +306,19 @@ impl LockSurvey {
 
     /// The most telling report: that of a node with the holder that most nodes name. If several
     /// holders tie, the one with the highest fence counts. Among nodes with readers, the one that
-    /// names most of them.
+    /// names most of them. A replica's report only if there is no other.
     pub fn best(&self) -> Option<&LockInfo> {
         let told = |info: &&LockInfo| {
-            let is_held = info.state == LockState::Held;
-            (is_held, self.like(info).count(), info.readers, info.fence, info.left)
+            let (is_voter, is_held) = (!is_copy(info), info.state == LockState::Held);
+            (is_voter, is_held, self.like(info).count(), info.readers, info.fence, info.left)
         };
         self.nodes.iter().flatten().max_by_key(told)
     }
 
+    /// The reports of the nodes that have a vote and on which it is held.
     fn held(&self) -> impl Iterator<Item = &LockInfo> {
-        self.nodes.iter().flatten().filter(|info| info.state == LockState::Held)
+        let is_held = |info: &&LockInfo| info.state == LockState::Held && !is_copy(info);
+        self.nodes.iter().flatten().filter(is_held)
     }
 
     /// The reports of the nodes on which the same holder as in this one holds it.
@@ -343,6 +349,11 @@ impl LockSurvey {
     fn longest_line(&self) -> Option<&LockInfo> {
         self.nodes.iter().flatten().max_by_key(|info| (info.waiters, info.waiting_readers))
     }
+}
+
+/// Whether this is the report of a replica, which has no vote.
+fn is_copy(info: &LockInfo) -> bool {
+    info.node_state.as_deref().is_some_and(|state| code::word_of(state) == code::READONLY.word)
 }
 
 impl Locker {
@@ -379,6 +390,7 @@ impl Locker {
             counted_max: Fence::highest_counted(self.core().world.wall()),
         };
         for (index, (node, (status, locks))) in names.iter().zip(answers).enumerate() {
+            let unlisted = locks.forbidden;
             survey.is_cut |= locks.is_cut;
             survey.given_up.extend(locks.is_given_up.then(|| Arc::clone(node)));
             survey.unnamed = survey.unnamed.max(locks.unnamed);
@@ -389,7 +401,7 @@ impl Locker {
                 lock.nodes[index] = Some(info);
             }
             let masters = self.core().world.masters(index);
-            survey.nodes.push(NodeSurvey { node: Arc::clone(node), masters, status });
+            survey.nodes.push(NodeSurvey { node: Arc::clone(node), masters, status, unlisted });
         }
         if let Some(name) = survey.locks.keys().nth(locks_max).cloned() {
             drop(survey.locks.split_off(&name));
@@ -416,7 +428,7 @@ impl Locker {
     /// A node's reports about locks of the survey that it has not listed.
     async fn unlisted(&self, survey: &Survey, node: usize) -> Vec<(Vec<u8>, LockInfo)> {
         let mut found = Vec::new();
-        if survey.nodes[node].status.is_err() {
+        if survey.nodes[node].status.is_err() || survey.nodes[node].unlisted.is_some() {
             return found;
         }
         let is_missing = |lock: &LockSurvey| lock.nodes[node].is_none();
@@ -500,25 +512,18 @@ impl Locker {
         let search: &[&[u8]] = &[b"SCAN", b"0", b"COUNT", b"1"];
         asks.extend((locks_max > 0).then(|| Packet::new(search)));
         let replies = self.ask(server, &asks).await;
-        let status = replies.and_then(|replies| {
-            let status = status(replies.first())?;
-            // Then it refuses every command about a lock, which its INFO does not show.
-            if replies.get(1).is_some_and(is_down) {
-                return Err(Vote::Unavailable(
-                    code::CLUSTERDOWN.says("its Cluster is down").into(),
-                ));
+        // A node whose user may not search grants locks all the same.
+        let forbidden = replies.as_ref().ok().and_then(|replies| match replies.last() {
+            Some(Reply::Error(error)) if code::meaning_of(error) == Meaning::Forbidden => {
+                Some(error_vote(error)).filter(|_| locks_max > 0)
             }
-            match replies.last().filter(|_| locks_max > 0) {
-                Some(Reply::Error(error)) if code::meaning_of(error) == Meaning::Forbidden => {
-                    Err(error_vote(error))
-                }
-                _ => Ok(status),
-            }
+            _ => None,
         });
+        let status = replies.and_then(|replies| server_status(&replies));
         let Ok(found) = &status else { return (status, Locks::default()) };
         let count = found.fields.number(NodeField::Locks).unwrap_or(0);
-        if locks_max == 0 || count == 0 {
-            return (status, Locks::default());
+        if locks_max == 0 || count == 0 || forbidden.is_some() {
+            return (status, Locks { forbidden, ..Locks::default() });
         }
         // An older module does not count them; then all its locks are searched.
         let number = |field| found.fields.number(field).unwrap_or(u64::MAX);
@@ -530,40 +535,6 @@ impl Locker {
         match self.search(server, locks_max, wanted).await {
             Ok(locks) => (status, locks),
             Err(vote) => (Err(vote), Locks::default()),
-        }
-    }
-
-    /// Takes the lock `name` from its holders, by deleting it on all nodes: for an operator who
-    /// knows that the holder is gone. A holder learns of it at its next renewal. A free lock is
-    /// left alone, and so are keys that are not locks. Reports [`Vote::Confirmed`] for nodes that
-    /// deleted it, and [`Vote::NotHeld`] for nodes on which it was not held.
-    ///
-    /// # Cancellation
-    /// What was sent stays sent.
-    pub async fn force_release(&self, name: impl AsRef<[u8]>) -> Vec<NodeReport> {
-        let name = name.as_ref();
-        let nodes = self.core().world.nodes().len();
-        let votes = join_all((0..nodes).map(|node| self.force_release_on(node, name))).await;
-        self.core().reports(name, votes)
-    }
-
-    async fn force_release_on(&self, node: usize, name: &[u8]) -> Vote {
-        let reply = |replies: Vec<Reply>| replies.into_iter().next().unwrap_or(Reply::Nil);
-        let found = match self.ask(&AskedServer::from(node), &[Packet::info(name)]).await {
-            Ok(replies) => lock_info(&reply(replies)),
-            Err(vote) => return vote,
-        };
-        match found {
-            Ok(info) if info.state == LockState::Held => {}
-            Ok(_) => return Vote::NotHeld,
-            Err(vote) => return vote,
-        }
-        match self.ask(&AskedServer::from(node), &[Packet::new(&[b"DEL", name])]).await.map(reply) {
-            Ok(Reply::Integer(1)) => Vote::Confirmed,
-            Ok(Reply::Integer(0)) => Vote::NotHeld,
-            Ok(Reply::Error(text)) => error_vote(&text),
-            Ok(_) => Vote::Garbled("a reply of another kind".into()),
-            Err(vote) => vote,
         }
     }
 }
@@ -580,6 +551,16 @@ fn own_slots(replies: &[Reply]) -> Option<u16> {
     let ranges = read_slots(Some(slots)).ok()?;
     let own = ranges.iter().filter(|range| range.id.as_bytes() == &**me);
     Some(own.map(|range| range.last.saturating_sub(range.first) + 1).sum())
+}
+
+/// Reads the replies about a server itself.
+fn server_status(replies: &[Reply]) -> Result<NodeStatus, Vote> {
+    let status = status(replies.first())?;
+    // Then it refuses every command about a lock, which its INFO does not show.
+    if replies.get(1).is_some_and(is_down) {
+        return Err(Vote::Unavailable(code::CLUSTERDOWN.says("its Cluster is down").into()));
+    }
+    Ok(status)
 }
 
 /// Reads the reply to `INFO lockmod replication cluster`.
@@ -628,6 +609,7 @@ mod tests {
         let node = |fence: &Option<u64>| NodeSurvey {
             node: Arc::from("n"),
             masters: Vec::new(),
+            unlisted: None,
             status: fence.ok_or(Vote::TimedOut).map(|fence| NodeStatus {
                 is_master: true,
                 highest_fence: Fence::new(fence).unwrap(),
@@ -659,17 +641,20 @@ mod tests {
         assert_eq!(lag(&one_is_new), [0, 0, 90]);
         // A node that was raised to an absurd number does not put the others behind.
         assert_eq!(lag(&survey(&[Some(90), Some(u64::from(u32::MAX)), Some(89)])), [0, 0, 1]);
-        // Two have crashed, and go on above all that they may have issued: the third one is not
-        // behind. When two have granted since, the one that has not is behind.
-        let mut restarted = survey(&[Some(1_048_577), Some(1_048_577), Some(90)]);
-        for node in &mut restarted.nodes[..2] {
-            node.status.as_mut().unwrap().fields = [(NodeField::Floor, "1048577")].into();
+        // Two have crashed, one with its data, and go on above all that they may have issued: the
+        // third one is not behind, also when they have restored its lease above that. When two have
+        // granted since, the one that has not is behind.
+        let mut restarted = survey(&[Some(1_048_578), Some(1_048_577), Some(90)]);
+        for (node, jumps) in restarted.nodes.iter_mut().zip(["1048576", "1048487"]) {
+            node.status.as_mut().unwrap().fields = [(NodeField::FenceJumps, jumps)].into();
         }
         assert_eq!(lag(&restarted), [0, 0, 0]);
         for granted in &mut restarted.nodes[1..] {
-            granted.status.as_mut().unwrap().highest_fence = Fence::new(1_048_579).unwrap();
+            granted.status.as_mut().unwrap().highest_fence = Fence::new(1_048_679).unwrap();
         }
-        assert_eq!(lag(&restarted), [2, 0, 0]);
+        assert_eq!(restarted.quorum_fence(), Fence::new(192));
+        restarted.nodes[0].status.as_mut().unwrap().highest_fence = Fence::new(100).unwrap();
+        assert_eq!(lag(&restarted), [92, 0, 0]);
         let down = survey(&[Some(90), None, None]);
         assert_eq!((down.quorum_fence(), down.granting(), down.margin()), (None, 1, -1));
         assert_eq!(lag(&down), [0]);

@@ -18,6 +18,8 @@ use crate::wire::request::Limits;
 pub(super) struct OptionSpec {
     /// Its name, without `lockmod.`.
     pub(super) name: &'static str,
+    /// What a number counts.
+    unit: &'static str,
     pub(super) kind: OptionKind,
 }
 
@@ -54,34 +56,35 @@ static STATE_FILE: TextValue = Mutex::new(String::new());
 
 /// All options.
 pub(super) static OPTIONS: [OptionSpec; 11] = [
-    number("max-ttl", DAY_MS, 1, TTL_MAX.get() as i64, &MAX_TTL),
-    number("idle-ms", DAY_MS, 0, 366 * DAY_MS, &IDLE_MS),
-    number("max-token-bytes", TOKEN_MAX_DEFAULT as i64, 16, 255, &MAX_TOKEN_BYTES),
-    number("max-waiters", 10_000, 0, 1_000_000, &MAX_WAITERS),
-    number("max-readers", 10_000, 1, 100_000, &MAX_READERS),
-    number("reserve-ms", 100, 1, 60_000, &RESERVE_MS),
-    number("scan-percent", 25, 1, 75, &SCAN_PERCENT),
+    number("max-ttl", "milliseconds", DAY_MS, (1, TTL_MAX.get() as i64), &MAX_TTL),
+    number("idle-ms", "milliseconds", DAY_MS, (0, 366 * DAY_MS), &IDLE_MS),
+    number("max-token-bytes", "bytes", TOKEN_MAX_DEFAULT as i64, (16, 255), &MAX_TOKEN_BYTES),
+    number("max-waiters", "waiters", 10_000, (0, 1_000_000), &MAX_WAITERS),
+    number("max-readers", "readers", 10_000, (1, 100_000), &MAX_READERS),
+    number("reserve-ms", "milliseconds", 100, (1, 60_000), &RESERVE_MS),
+    number("scan-percent", "percent", 25, (1, 75), &SCAN_PERCENT),
     switch("quarantine", &QUARANTINE),
     switch("quarantine-on-promotion", &QUARANTINE_ON_PROMOTION),
-    OptionSpec { name: "state-file", kind: OptionKind::Text { value: &STATE_FILE } },
+    OptionSpec { name: "state-file", unit: "", kind: OptionKind::Text { value: &STATE_FILE } },
     OptionSpec {
         name: "replicas",
+        unit: "replicas",
         kind: OptionKind::Fixed { default: 0, min: 0, max: 15, value: &REPLICAS },
     },
 ];
 
 const fn number(
     name: &'static str,
+    unit: &'static str,
     default: i64,
-    min: i64,
-    max: i64,
+    (min, max): (i64, i64),
     value: &'static AtomicI64,
 ) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Number { default, min, max, value } }
+    OptionSpec { name, unit, kind: OptionKind::Number { default, min, max, value } }
 }
 
 const fn switch(name: &'static str, value: &'static AtomicBool) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Switch { default: true, value } }
+    OptionSpec { name, unit: "", kind: OptionKind::Switch { default: true, value } }
 }
 
 /// The path of the state file, in the server's folder; empty: there is none.
@@ -203,7 +206,13 @@ impl OptionSpec {
                 .ok()
                 .filter(|number| (min..=max).contains(number))
                 .map(Given::Number)
-                .ok_or_else(|| format!("module argument {name} '{text}'; allowed: {min} to {max}")),
+                .ok_or_else(|| {
+                    let unit = self.unit;
+                    format!(
+                        "module argument {name} '{text}'; allowed: a whole number of {unit} from \
+                         {min} to {max}"
+                    )
+                }),
             OptionKind::Switch { .. } => match text {
                 "yes" => Ok(Given::Switch(true)),
                 "no" => Ok(Given::Switch(false)),
@@ -237,7 +246,7 @@ mod tests {
         assert!(refusal(&["max-tll", "5"]).contains("'max-tll'; allowed: max-ttl, idle-ms"));
         assert_eq!(
             refusal(&["max-token-bytes", "15"]),
-            "module argument max-token-bytes '15'; allowed: 16 to 255"
+            "module argument max-token-bytes '15'; allowed: a whole number of bytes from 16 to 255"
         );
         assert_eq!(refusal(&["max-ttl"]), "module argument max-ttl has no value");
         assert!(refusal(&["quarantine", "maybe"]).contains("'maybe'; allowed: yes or no"));

@@ -18,6 +18,7 @@ pub(super) fn told(server: InServer<'_>, obstacle: Option<String>) -> InfoAccoun
             obstacle,
             state_writes,
             state_write_failures,
+            state_failure: process.state_failure(),
         };
         InfoAccount { node: process.node.account(moved, now), server }
     })

@@ -21,6 +21,7 @@ use crate::engine::{
 static PROCESS: Guarded<Process> = Guarded::new(Process {
     node: Node::new(),
     state: None,
+    has_refused: false,
     claimed: None,
     was_read: false,
     folder: None,
@@ -44,6 +45,9 @@ pub(super) struct Process {
     pub(super) node: Node,
     /// The state file, if the node keeps one and has begun.
     pub(super) state: Option<StateFile>,
+    /// Whether a request was refused because the file could not be written, and it has not been
+    /// written since.
+    has_refused: bool,
     /// The file that was claimed when the module was loaded, until the node begins.
     pub(super) claimed: Option<Claimed>,
     /// Whether the server has read a data set. It sends no event if there is none.
@@ -160,24 +164,27 @@ impl Process {
         }
         if let Err(error) = state.raise_or_withdraw(ceilings) {
             self.node.request_failed();
+            self.has_refused = true;
             return Err(Refusal::StateFile { cause: error.to_string() });
         }
+        self.has_refused = false;
         self.node.persisted(state.ceilings());
         Ok(())
     }
 
-    /// Reports to the node what the thread that writes ahead has done. Returns why it failed, once
-    /// for each cause.
-    pub(super) fn tick(&mut self, now: Instant) -> Option<String> {
-        let state = self.state.as_ref()?;
+    /// Reports to the node what the thread that writes ahead has done. Returns whether the file
+    /// could be written again after it could not, and why it cannot now, each once.
+    pub(super) fn tick(&mut self, now: Instant) -> (bool, Option<String>) {
+        let Some(state) = self.state.as_ref() else { return (false, None) };
         state.retry(now);
         self.node.persisted(state.ceilings());
-        let failure = state.news_of_failure();
+        let (has_recovered, failure) = (state.news_of_recovery(), state.news_of_failure());
+        self.has_refused &= state.failure().is_some();
         self.raise_ahead();
         if failure.is_some() {
             self.node.request_failed();
         }
-        failure
+        (has_recovered, failure)
     }
 
     /// Prepares the state file for a lock that a client restores.
@@ -257,13 +264,20 @@ impl Process {
 
     /// Why the node grants nothing at all; `None` if it grants.
     pub(super) fn refusal(&self, now: Instant) -> Option<Refusal> {
-        // The present ceilings may still cover a few grants, but not for long.
-        let cause = || self.state.as_ref().and_then(StateFile::failure);
+        // A node that cannot write goes on granting what the present ceilings cover.
+        let ceilings = self.node.promises().ceilings();
+        let is_used_up = ceilings.is_some_and(|ceilings| ceilings.lease <= now);
+        let cause = || self.state_failure().filter(|_| self.has_refused || is_used_up);
         let of_file = || cause().map(|cause| Refusal::StateFile { cause });
         // No fence follows under any name.
         let is_exhausted = self.node.promises().floor() == Fence::MAX;
         let of_fences = || is_exhausted.then_some(Refusal::Exhausted);
         self.node.obstacle(now).or_else(of_file).or_else(of_fences)
+    }
+
+    /// Why the last write of the state file failed; `None` if it did not.
+    pub(super) fn state_failure(&self) -> Option<String> {
+        self.state.as_ref().and_then(StateFile::failure)
     }
 
     /// Ends a survey that has looked at every lock.

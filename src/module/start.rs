@@ -265,7 +265,12 @@ fn look_at_clocks(context: &mut Context<'_>) {
 /// clocks.
 pub(super) fn tick(context: &mut Context<'_>) {
     let (server, now) = (context.in_server(), clock::now());
-    if let Some(failure) = process::with(server, |process| process.tick(now)) {
+    let (has_recovered, failure) = process::with(server, |process| process.tick(now));
+    if has_recovered {
+        let line = "the state file can be written again";
+        context.log(Level::Notice, line);
+    }
+    if let Some(failure) = failure {
         let line = format!("the state file cannot be written: {failure}; grants will be refused");
         context.log(Level::Warning, &line);
     }

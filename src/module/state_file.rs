@@ -68,6 +68,8 @@ struct Board {
     statement: Statement,
     /// Why the last write failed.
     failure: Option<FailedWrite>,
+    /// Whether the file has been written since a failure that the log has.
+    has_recovered: bool,
 }
 
 struct FailedWrite {
@@ -75,6 +77,18 @@ struct FailedWrite {
     at: Instant,
     /// Whether the log has it.
     is_told: bool,
+}
+
+impl Board {
+    const fn new(statement: Statement) -> Board {
+        Board { statement, failure: None, has_recovered: false }
+    }
+
+    /// Notes that the file contains what it must.
+    fn succeeded(&mut self) {
+        let failure = self.failure.take();
+        self.has_recovered |= failure.is_some_and(|failure| failure.is_told);
+    }
 }
 
 /// Why a state file cannot be used at all.
@@ -192,6 +206,11 @@ impl StateFile {
         Some(failure.cause.clone())
     }
 
+    /// Whether the file has been written again since a failure that the log has, once for each.
+    pub(super) fn news_of_recovery(&self) -> bool {
+        std::mem::take(&mut self.shared.board().has_recovered)
+    }
+
     /// How often the file was written since the server started.
     pub(super) fn write_count(&self) -> u64 {
         self.shared.counts.writes.load(Ordering::Relaxed)
@@ -283,7 +302,7 @@ impl Claimed {
         let (ahead, woken) = sync_channel(1);
         let shared = Arc::new(Shared {
             writer: Mutex::new(self.writer),
-            board: Mutex::new(Board { statement: Statement::new(saved), failure: None }),
+            board: Mutex::new(Board::new(Statement::new(saved))),
             counts: WriteCounts::default(),
         });
         let thread_shared = Arc::clone(&shared);
@@ -318,7 +337,7 @@ impl Shared {
     /// Writes what is wanted, unless the file already contains it.
     fn write(&self, writer: &mut Writer) -> io::Result<()> {
         let Some(draft) = self.board().statement.draft(clock::read()) else {
-            self.board().failure = None;
+            self.board().succeeded();
             return Ok(());
         };
         if let Err(error) = writer.replace(&draft.saved) {
@@ -329,7 +348,7 @@ impl Shared {
         self.counts.writes.fetch_add(1, Ordering::Relaxed);
         let mut board = self.board();
         board.statement.written(draft);
-        board.failure = None;
+        board.succeeded();
         Ok(())
     }
 

@@ -44,6 +44,8 @@ pub struct ServerAccount {
     pub state_writes: u64,
     /// How often that failed.
     pub state_write_failures: u64,
+    /// Why the last write failed; `None` if it did not.
+    pub state_failure: Option<String>,
 }
 
 /// A field's value.
@@ -113,6 +115,7 @@ fields! {
     HoldsUpTo = "hold_ms_up_to", |told| up_to(&told.node.holds);
     Floor = "floor", |told| number(told.node.floor.get());
     HighestFence = "highest_fence", |told| number(told.node.highest_fence.get());
+    FenceJumps = "fence_jumps", |told| number(told.node.fence_jumps);
     Granting = "granting", |told| number(u64::from(told.server.obstacle.is_none()));
     State = "state", |told| told.server.obstacle.clone().map_or(word(GRANTS), text);
     QuarantineLeft = "quarantine_left_ms", |told| number(told.node.quarantine_left.get());
@@ -121,6 +124,7 @@ fields! {
     SupportersNeeded = "supporters_needed", |told| number(told.node.supporters.1 as u64);
     StateWrites = "state_writes", |told| number(told.server.state_writes);
     StateWriteFailures = "state_write_failures", |told| number(told.server.state_write_failures);
+    StateFailure = "state_failure", |told| text_or_none(told.server.state_failure.as_deref());
 }
 
 /// What the fields of two servers of one node make together.
@@ -133,6 +137,8 @@ enum Combination {
     Greatest,
     /// The state that is not `grants`.
     Worse,
+    /// The first text that is not empty.
+    Told,
     /// What the first server reports.
     First,
     /// Distributions cannot be read back.
@@ -163,11 +169,13 @@ impl NodeField {
             NodeField::Granting | NodeField::Supporters => Combination::Least,
             NodeField::Floor
             | NodeField::HighestFence
+            | NodeField::FenceJumps
             | NodeField::QuarantineLeft
             | NodeField::Replicas
             | NodeField::SupportersNeeded
             | NodeField::OldestWaiter => Combination::Greatest,
             NodeField::State => Combination::Worse,
+            NodeField::StateFailure => Combination::Told,
             NodeField::Version => Combination::First,
             NodeField::RefusalsByCode
             | NodeField::Waits
@@ -207,6 +215,10 @@ impl NodeFields {
             Combination::Worse => {
                 let states = [self.text(field), other.text(field)].into_iter().flatten();
                 return states.max_by_key(|state| *state != GRANTS).map(str::to_owned);
+            }
+            Combination::Told => {
+                let texts = [self.text(field), other.text(field)].into_iter().flatten();
+                return texts.max_by_key(|text| !text.is_empty()).map(str::to_owned);
             }
             Combination::First => return self.text(field).map(str::to_owned),
             Combination::None => return None,
@@ -287,6 +299,10 @@ fn text(text: String) -> Figure {
     Figure::Text(Cow::Owned(text))
 }
 
+fn text_or_none(told: Option<&str>) -> Figure {
+    told.map_or(word(""), |told| text(told.to_owned()))
+}
+
 fn list(pairs: impl Iterator<Item = (impl ToString, u64)>) -> Figure {
     let pairs = pairs.map(|(name, number)| format!("{}={number}", name.to_string()));
     text(pairs.collect::<Vec<_>>().join(","))
@@ -340,9 +356,14 @@ mod tests {
             let held = HeldCount { locks: 3, readers: 2 };
             let node = Node::new().account(held, Instant::default());
             let obstacle = (!is_granting).then(|| "READONLY x: y=z".to_owned());
-            let version = "1.2.3";
-            let server =
-                ServerAccount { version, locks, obstacle, state_writes, state_write_failures: 1 };
+            let server = ServerAccount {
+                version: "1.2.3",
+                locks,
+                obstacle,
+                state_writes,
+                state_write_failures: 1,
+                state_failure: None,
+            };
             let told = InfoAccount { node, server };
             let shown = |field: &NodeField| match field.write(&told) {
                 Figure::Number(number) => number.to_string(),

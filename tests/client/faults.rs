@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use lockmod::client::{AcquireError, Locker, LockerBuilder, NodeReport, Vote};
 
 use crate::common::{Flow, Proxy, Server, start_nodes};
-use crate::{builder, connected, is_held, is_renewed, leases, locker, millis, nodes, until};
+use crate::{
+    builder, connected, is_held, is_renewed, leases, locker, millis, nodes, refused, until,
+};
 
 async fn works(locker: &Locker) {
     let guard = locker.acquire("a").await.unwrap();
@@ -290,6 +292,10 @@ async fn nodes_without_the_module_or_with_a_password_are_named() {
     let locker = Locker::builder().nodes(urls).build().unwrap();
     let error = locker.acquire("a").await.unwrap_err();
     assert!(error.to_string().contains("denied access (NOAUTH"), "{error}");
+    // A password that is not needed.
+    let unneeded = good[0].url().replace("//", "//:secret@");
+    let error = refused(Locker::builder().node(unneeded)).await.to_string();
+    assert!(error.contains("the server has none: remove it from the URL"), "{error}");
     works(&builder(&secret).build().unwrap()).await;
     works(&Locker::builder().nodes(secret.iter().map(Server::unix_url)).build().unwrap()).await;
 }

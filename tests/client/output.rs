@@ -437,6 +437,11 @@ fn a_scheme_that_does_not_fit_the_port_is_told_with_the_one_that_does() {
         let said = fails(&[], &[args, &["--nodes", &encrypted]].concat(), 121);
         assert!(said.contains("a port without TLS never answers rediss://"), "{args:?}: {said}");
     }
+    // Regression: a wait ended without the hint.
+    for (url, hint) in [(&encrypted, "never answers rediss://"), (&plain, "write rediss://")] {
+        let said = fails(&[], &["acquire", "job", "--wait", "2s", "--nodes", url], 121);
+        assert!(said.contains(hint), "{said}");
+    }
     let said = fails(&[], &["info", "job", "--nodes", "redis://127.0.0.1:1"], 121);
     assert!(!said.contains("TLS"), "it has nothing to do with it: {said}");
 }
@@ -514,6 +519,12 @@ fn a_lock_is_taken_from_its_holder_by_force() {
     succeeds(&nodes, &["acquire", "job", "--label", "gone"]);
     assert_eq!(succeeds(&nodes, &["release", "--force", "job"]), "deleted on 3 of 3 nodes\n");
     assert_eq!(leases(&nodes, "job"), 0);
+    // Regression: a bare 0 looked as if the fences began anew.
+    let output = lockmod(&nodes, &["fence", "job"]).output().unwrap();
+    let told = "no node knows lock 'job': it was never held, or was deleted; its next fence is \
+                larger than 1\n";
+    assert_eq!(text(&output.stdout), "0\n");
+    assert!(text(&output.stderr).ends_with(told), "{output:?}");
     let said = fails(&nodes, &["release", "--force", "job"], 122);
     assert!(said.contains("nobody holds lock 'job'"), "{said}");
     fails(&nodes, &["release", "--force", "job", NO_TOKEN], 125);
@@ -525,6 +536,12 @@ fn a_lock_is_taken_from_its_holder_by_force() {
     nodes[1].kill();
     let said = fails(&nodes, &["release", "--force", "job"], 121);
     assert!(said.contains("connection refused"), "{said}");
+    let said = fails(&nodes, &["release", "job", NO_TOKEN], 121);
+    assert!(said.contains("stays held until its lease ends"), "nothing is known: {said}");
+    // Regression: nothing said that the lock was held all the same, nor for how long.
+    nodes[2].run("LOCK.ACQUIRE other t 60000").unwrap();
+    let said = fails(&nodes, &["release", "other", NO_TOKEN], 121);
+    assert!(said.contains("the lock is still held, until its lease ends in 59."), "{said}");
 }
 
 #[test]
@@ -645,6 +662,26 @@ fn a_failed_attempt_leaves_nothing_on_the_node_that_granted_it() {
             assert_eq!(leases(&nodes[..1], "job"), 0, "{args:?}");
         }
     }
+}
+
+/// Regression: what silent nodes were asked after the wait took two timeouts more.
+#[test]
+fn a_wait_over_hung_nodes_ends_within_a_timeout_of_its_end() {
+    let nodes = nodes(3);
+    nodes[1].pause();
+    nodes[2].pause();
+    for (wait, allowed) in [("0s", 1_000), ("500ms", 1_500)] {
+        let start = Instant::now();
+        let args = ["acquire", "job", "--ttl", "1h", "--wait", wait, "--timeout", "1s"];
+        let said = fails(&nodes, &args, 121);
+        let took = start.elapsed();
+        assert!(took < Duration::from_millis(allowed + 900), "{wait}: {took:?}: {said}");
+        assert!(said.contains("2 timed out"), "{said}");
+        assert_eq!(leases(&nodes[..1], "job"), 0, "{wait}");
+    }
+    nodes[1].resume();
+    nodes[2].resume();
+    wait_until("what the hung nodes were told is done", || leases(&nodes, "job") == 0);
 }
 
 /// Nothing was said before the lock was lost, although its renewals had failed for long.

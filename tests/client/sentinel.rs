@@ -195,6 +195,39 @@ async fn the_master_and_the_sentinels_have_logins_of_their_own() {
     assert!(error.contains("its master 127.0.0.1:") && error.contains("NOAUTH"), "{error}");
 }
 
+/// Regression: without these rights all went well, until there was a failover.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_that_a_failover_needs_are_asked_for_at_once() {
+    let group = Group::start(0, server);
+    let places = group.places();
+    let works = "+sentinel|get-master-addr-by-name +sentinel|master +subscribe &+switch-master";
+    let eye = |rights: &str| {
+        for sentinel in &group.sentinels {
+            let user = "ACL SETUSER eye on >s3cret resetchannels -@all";
+            sentinel.run(&format!("{user} {rights}")).unwrap();
+        }
+    };
+    let url = format!("redis+sentinel://{places}/{GROUP}?sentinel_username=eye");
+    let url = format!("{url}&sentinel_password=s3cret");
+    for (missing, told) in [
+        ("+sentinel|master ", "sentinel|master"),
+        ("+subscribe ", "'subscribe'"),
+        (" &+switch-master", "channel"),
+    ] {
+        eye(&works.replace(missing, ""));
+        let error = refused(builder(std::slice::from_ref(&url))).await;
+        assert!(matches!(error, AcquireError::Refused(_)), "{missing}: {error}");
+        assert!(error.to_string().contains(told), "{missing}: {error}");
+    }
+    eye(works);
+    builder(&[url]).build().unwrap().acquire("a").await.unwrap().release().await.unwrap();
+    group.servers[0].run("ACL SETUSER few on >s3cret ~* &* +@all -role").unwrap();
+    let few = format!("redis+sentinel://few:s3cret@{places}/{GROUP}");
+    let error = refused(builder(&[few])).await;
+    assert!(matches!(error, AcquireError::Refused(_)), "{error}");
+    assert!(error.to_string().contains("'role'"), "{error}");
+}
+
 /// The servers are reached only over TLS: the Sentinel names their TLS ports.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_is_found_and_followed_over_tls() {

@@ -49,7 +49,8 @@ fn held_locks_are_found_among_many_free_ones() {
     assert!(listed.contains("used-7: held, fence 2") && listed.contains("(held on 1 of 3 nodes)"));
 }
 
-/// Regression: `status` was in order for a user who may not search, until there was a lock.
+/// Regression: `status` was in order for a user who may not search, until there was a lock; later
+/// it said that no lock could be acquired.
 #[test]
 fn status_says_that_its_user_may_not_search_before_there_is_a_lock() {
     let nodes = nodes(1);
@@ -60,8 +61,14 @@ fn status_says_that_its_user_may_not_search_before_there_is_a_lock() {
         (output.status.code(), text(&output.stdout) + &text(&output.stderr))
     };
     let (code, said) = status("-@all +ping +info +lock.info");
-    assert!(code != Some(0) && said.contains("denied access"), "{said}");
-    assert!(said.contains("'scan'"), "{said}");
+    assert_eq!(code, Some(0), "the node grants: {said}");
+    assert!(said.contains("grants; its locks cannot be listed: denied access: NOPERM"), "{said}");
+    assert!(said.contains("'scan'") && said.contains("the only node grants locks"), "{said}");
+    let output = lockmod(&[], &["list", "--nodes", &url]).output().unwrap();
+    let listed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(123), "{listed}");
+    assert!(listed.contains("its locks cannot be listed: denied access: NOPERM"), "{listed}");
+    assert!(listed.contains("0 of 1 node reported all its locks"), "{listed}");
     let (code, said) = status("+scan");
     assert_eq!(code, Some(0), "{said}");
     // Regression: locks whose keys the user may not read were not held, by all overviews.

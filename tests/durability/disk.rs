@@ -95,15 +95,27 @@ fn a_disk_that_fills_up_shows_in_the_state_of_the_node() {
     let info = format!("{:?}", server.run("LOCK.INFO lock").expect("LOCK.INFO answers"));
     assert!(!info.contains("node_state"), "{info}");
     server.set_disk_full(true);
+    let status = || {
+        let mut status = Command::new(env!("CARGO_BIN_EXE_lockmod"));
+        status.args(["status", "--nodes", &server.url()]).output().expect("the command runs")
+    };
+    // Regression: from here on the node was said to grant nothing, seconds before it refused.
+    wait_until("a write ahead of need has failed", || {
+        assert!(acquire(&server, "short", "token", 1_000).is_ok());
+        !field(&server, "state_failure").is_empty()
+    });
+    assert_eq!((&*field(&server, "granting"), &*field(&server, "state")), ("1", "grants"));
+    let shown = status();
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let expected = "grants; its state file cannot be written: No space left on device";
+    assert!(text.contains(expected) && shown.status.success(), "{text}");
     acquire(&server, "long", "token", MAX_TTL_MS).expect_err("beyond the ceiling");
     assert!(field(&server, "state").starts_with("STATEFILE "), "{}", field(&server, "state"));
     assert_eq!(field(&server, "granting"), "0");
-    let status = Command::new(env!("CARGO_BIN_EXE_lockmod"))
-        .args(["status", "--nodes", &server.url()])
-        .output()
-        .expect("the command runs");
+    let status = status();
     let text = String::from_utf8_lossy(&status.stdout).into_owned();
     assert!(text.contains("grants nothing: STATEFILE"), "{text}");
+    assert!(text.contains("No space left on device"), "{text}");
     let why = String::from_utf8_lossy(&status.stderr).into_owned();
     assert!(why.contains("0 of 1 node grant locks"), "{why}");
     assert!(!status.status.success(), "no lock can be acquired");
@@ -111,6 +123,9 @@ fn a_disk_that_fills_up_shows_in_the_state_of_the_node() {
     wait_until("the node grants again", || field(&server, "granting") == "1");
     let failures = server.log().matches("the state file cannot be written").count();
     assert_eq!(failures, 1, "a cause is logged once");
+    assert_eq!(field(&server, "state_failure"), "");
+    let recovered = || server.log().matches("the state file can be written again").count() == 1;
+    wait_until("the log says that it is over", recovered);
 }
 
 /// Regression: the state that a refused request had needed was in the next write of the state file.

@@ -33,9 +33,12 @@ fn options_are_set_by_default_module_argument_configuration_file_and_command() {
     }
 }
 
-/// Name, smallest and largest value.
-const RANGES: [(&str, u64, u64); 3] =
-    [("max-ttl", 1, 31_622_400_000), ("idle-ms", 0, 31_622_400_000), ("max-token-bytes", 16, 255)];
+/// Name, smallest and largest value, and what they count.
+const RANGES: [(&str, u64, u64, &str); 3] = [
+    ("max-ttl", 1, 31_622_400_000, "milliseconds"),
+    ("idle-ms", 0, 31_622_400_000, "milliseconds"),
+    ("max-token-bytes", 16, 255, "bytes"),
+];
 
 #[test]
 fn values_out_of_range_are_refused_by_every_way() {
@@ -45,7 +48,7 @@ fn values_out_of_range_are_refused_by_every_way() {
         let error = builder.try_start().expect_err("a value out of range");
         assert!(error.log.contains(why), "{why}: {error}");
     };
-    for (name, min, max) in RANGES {
+    for (name, min, max, unit) in RANGES {
         let set = |value: &str| format!("CONFIG SET lockmod.{name} {value}");
         assert_eq!(ask(conn, &set(&min.to_string())), "OK");
         assert_eq!(ask(conn, &set(&max.to_string())), "OK");
@@ -57,8 +60,13 @@ fn values_out_of_range_are_refused_by_every_way() {
         let shown = ask(conn, &format!("CONFIG GET lockmod.{name}"));
         assert_eq!(shown, format!("[lockmod.{name} {max}]"));
         let beyond = max + 1;
-        let why = format!("module argument {name} '{beyond}'; allowed: {min} to {max}");
-        refused(Server::builder().module_arg(name, beyond), &why);
+        for value in [beyond.to_string(), "abc".to_owned()] {
+            let why = format!(
+                "module argument {name} '{value}'; allowed: a whole number of {unit} from {min} to \
+                 {max}"
+            );
+            refused(Server::builder().module_arg(name, &value), &why);
+        }
         refused(Server::builder().config(&format!("lockmod.{name}"), beyond), name);
     }
     refused(Server::builder().module_arg("max-tll", 5), "unknown module argument 'max-tll'");

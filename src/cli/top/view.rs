@@ -11,7 +11,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Wr
 
 use super::super::columns::{LOCK_OPTIONAL, NODE_OPTIONAL, NODES, STATE, WAITING, fit, shorten};
 use super::super::doubts;
-use super::super::out::{cut, width};
+use super::super::out::{cut, head, width};
 use super::super::rows::{self, Health, LOCK_COLUMNS, NODE_COLUMNS};
 use super::state::{Input, NAME_MAX, State};
 use crate::client::{LockSurvey, Survey, is_plain};
@@ -45,16 +45,23 @@ green: well; yellow: waits, or grants
 nothing for now; red: out of order";
 /// The most lines for the result of an order.
 const MESSAGE_LINES: usize = 3;
+/// The lines that the locks keep when states of nodes are too long for their column.
+const LOCK_LINES: usize = 8;
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
-    let nodes = state.survey.as_ref().map_or(1, |survey| survey.nodes.len());
-    let nodes = u16::try_from(nodes + 3).unwrap_or(u16::MAX);
-    let footer = footer(state, frame.area().width);
+    let area = frame.area();
+    let footer = footer(state, area.width);
+    let nodes = state.survey.as_ref().map_or(1, |survey| survey.nodes.len()) + 3;
+    let taken = nodes + LOCK_LINES + usize::from(footer.1);
+    let spare = usize::from(area.height).saturating_sub(taken);
+    let table = state.survey.as_ref().map(|survey| NodeTable::of(survey, inner(area), spare));
+    let notes = table.as_ref().map_or(0, |table| table.notes.len());
+    let nodes = u16::try_from(nodes + notes).unwrap_or(u16::MAX);
     let parts = [Constraint::Max(nodes), Constraint::Min(4), Constraint::Length(footer.1)];
     let [top, middle, bottom] = Layout::vertical(parts).areas(frame.area());
-    match &state.survey {
-        Some(survey) => {
-            draw_nodes(frame, top, survey);
+    match state.survey.as_ref().zip(table) {
+        Some((survey, table)) => {
+            draw_nodes(frame, top, (survey, &table));
             draw_locks(frame, middle, survey, state);
         }
         None => frame.render_widget(Paragraph::new("asking the nodes ..."), top),
@@ -88,11 +95,63 @@ fn footer(state: &State, columns: u16) -> (String, u16) {
     (state.message.clone(), lines.min(MESSAGE_LINES) as u16)
 }
 
-fn draw_nodes(frame: &mut Frame<'_>, area: Rect, survey: &Survey) {
-    let (health, mut rows): (Vec<Health>, Vec<_>) =
-        survey.nodes.iter().map(|node| rows::node(survey, node)).unzip();
-    let columns = fit(NODE_COLUMNS, &rows, [0, STATE], &NODE_OPTIONAL, inner(area));
-    shorten(&mut rows, &columns);
+/// The rows of the nodes, and what their column cuts off.
+struct NodeTable {
+    health: Vec<Health>,
+    rows: Vec<[String; 7]>,
+    columns: Vec<(usize, usize)>,
+    /// The states that are cut, in full, in lines that fit.
+    notes: Vec<String>,
+}
+
+impl NodeTable {
+    /// For this many columns, with this many lines of notes at most.
+    fn of(survey: &Survey, room: usize, lines: usize) -> NodeTable {
+        let (health, mut rows): (Vec<Health>, Vec<_>) =
+            survey.nodes.iter().map(|node| rows::node(survey, node)).unzip();
+        let columns = fit(NODE_COLUMNS, &rows, [0, STATE], &NODE_OPTIONAL, room);
+        let of_state = columns.iter().find(|(column, _)| *column == STATE);
+        let of_state = of_state.map_or(0, |(_, width)| *width);
+        let cut_off = rows.iter().filter(|row| width(&row[STATE]) > of_state);
+        let notes = cut_off.flat_map(|row| wrap(&format!("{}: {}", row[0], row[STATE]), room));
+        let notes = notes.take(lines).collect();
+        shorten(&mut rows, &columns);
+        NodeTable { health, rows, columns, notes }
+    }
+}
+
+/// The text in lines of this many columns, broken between words where that is possible.
+fn wrap(text: &str, columns: usize) -> Vec<String> {
+    let columns = columns.max(1);
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let mut rest = word;
+        let line = lines.last().map_or("", String::as_str);
+        let has_room = line.is_empty() || width(line) + 1 + width(word) <= columns;
+        if !has_room {
+            lines.push(String::new());
+        }
+        while width(rest) > columns {
+            let part = head(rest, columns);
+            // A character that is wider than the line.
+            if part.is_empty() {
+                return lines;
+            }
+            rest = &rest[part.len()..];
+            lines.last_mut().into_iter().for_each(|line| line.push_str(part));
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            let gap = if line.is_empty() { "" } else { " " };
+            line.push_str(gap);
+            line.push_str(rest);
+        }
+    }
+    lines
+}
+
+fn draw_nodes(frame: &mut Frame<'_>, area: Rect, (survey, of_nodes): (&Survey, &NodeTable)) {
+    let NodeTable { health, rows, columns, notes } = of_nodes;
     let color = |row: usize, column: usize| match (column, health[row]) {
         (STATE, Health::Good) => Color::Green,
         (STATE, Health::Abstains) => Color::Yellow,
@@ -106,8 +165,12 @@ fn draw_nodes(frame: &mut Frame<'_>, area: Rect, survey: &Survey) {
         0 => Color::Yellow,
         1.. => Color::Reset,
     });
-    let table = table(NODE_COLUMNS, &rows, &columns, color).block(Block::bordered().title(title));
-    frame.render_widget(table, area);
+    let block = Block::bordered().title(title);
+    let parts = [Constraint::Length(rows.len() as u16 + 1), Constraint::Min(0)];
+    let [rows_area, notes_area] = Layout::vertical(parts).areas(block.inner(area));
+    frame.render_widget(block, area);
+    frame.render_widget(table(NODE_COLUMNS, rows, columns, color), rows_area);
+    frame.render_widget(Paragraph::new(Text::from(notes.join("\n"))), notes_area);
 }
 
 fn draw_locks(frame: &mut Frame<'_>, area: Rect, survey: &Survey, state: &State) {
@@ -223,7 +286,7 @@ mod tests {
     use crate::engine::Fence;
 
     fn node(name: &str, status: Result<NodeStatus, Vote>) -> NodeSurvey {
-        NodeSurvey { node: Arc::from(name), masters: Vec::new(), status }
+        NodeSurvey { node: Arc::from(name), masters: Vec::new(), status, unlisted: None }
     }
 
     fn status(highest_fence: u64, quarantine_left: Option<Duration>) -> NodeStatus {
@@ -415,6 +478,27 @@ mod tests {
                 nodes.filter_map(|line| line.split_whitespace().next()).collect();
             assert_eq!(names.len(), 3, "{text}");
         }
+    }
+
+    /// Regression: only the beginning of a reason could be seen, and no key showed the rest.
+    #[test]
+    fn a_state_that_is_cut_is_shown_in_full_below_the_nodes() {
+        let mut state = State::default();
+        let mut survey = survey(&[("a", lock("x", 0, 1))]);
+        let reason = "connection refused by a machine that is said to be far, far away";
+        survey.nodes[2].status = Err(Vote::Unreachable(reason.into()));
+        state.surveyed(survey);
+        let text = lines(&drawn(&state, (80, 24)));
+        let inside: Vec<&str> = text.iter().map(|line| line.trim_matches(['│', ' '])).collect();
+        let full = format!("three:6379: unreachable: {reason}");
+        assert!(inside.join(" ").contains(&full), "{text:#?}");
+        assert!(!inside.iter().any(|line| line.starts_with("two:6379: ")), "{text:#?}");
+        assert!(text.concat().contains("lock 1 of 1"), "{text:#?}");
+        // The locks come first where there is little room.
+        assert!(!lines(&drawn(&state, (80, 12))).concat().contains(reason));
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("a ロックx", 4), ["a", "ロッ", "クx"]);
+        assert_eq!(wrap("ロ", 1), [""]);
     }
 
     #[test]

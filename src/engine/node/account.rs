@@ -140,6 +140,8 @@ pub struct NodeAccount {
     pub floor: Fence,
     /// The highest fence that the node knows.
     pub highest_fence: Fence,
+    /// How far that has risen without a grant or a raise.
+    pub fence_jumps: u64,
     /// How much longer, at least, the node grants nothing because leases that it does not know may
     /// stand; zero if it does not wait for any.
     pub quarantine_left: Millis,
@@ -197,6 +199,7 @@ impl Node {
             holds: self.tally().holds.clone(),
             floor: self.promises().floor(),
             highest_fence: self.promises().highest(),
+            fence_jumps: self.promises().jumped(),
             quarantine_left: self.promises().least_left(now),
         }
     }
@@ -291,6 +294,7 @@ mod tests {
         let counts = account.counts;
         assert_eq!((counts.grants, counts.releases, counts.refusals.iter().sum()), (1, 0, 1_u64));
         assert_eq!([account.floor, account.highest_fence].map(Fence::get), [40, 40]);
+        assert_eq!(account.fence_jumps, 39, "one was granted");
         assert_eq!(account.quarantine_left, Millis::ZERO);
 
         node.release(&mut lock, claim(b"A").token, now);

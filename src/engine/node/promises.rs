@@ -5,6 +5,8 @@
 //! restart that may have lost data, the floor starts at the fence ceiling, and the node grants
 //! nothing until the lease ceiling has passed.
 
+use std::hash::{Hash, Hasher};
+
 use super::recovery::jump;
 use super::{Authority, Change, Lease, Lock, Mandate, Recovery, Stop, Uncounted};
 use crate::engine::{Clocks, Fence, Instant, Millis, Mode, QuarantineReason};
@@ -61,6 +63,8 @@ impl Ceilings {
 pub struct Promises {
     floor: Fence,
     highest: Fence,
+    /// How far `highest` has risen without a grant or a raise.
+    jumped: Jumped,
     /// The latest end of the leases that were granted or found since the last survey began.
     recent: Instant,
     /// No lease from before that survey ends later than this.
@@ -82,6 +86,22 @@ pub struct Promises {
     max_readers: usize,
 }
 
+/// A number for people, which decides nothing: two nodes that differ only in it are equal.
+#[derive(Clone, Copy, Debug, Default)]
+struct Jumped(u64);
+
+impl PartialEq for Jumped {
+    fn eq(&self, _other: &Jumped) -> bool {
+        true
+    }
+}
+
+impl Eq for Jumped {}
+
+impl Hash for Jumped {
+    fn hash<H: Hasher>(&self, _state: &mut H) {}
+}
+
 /// How many readers a lock may have by default.
 const MAX_READERS: usize = 10_000;
 
@@ -99,6 +119,7 @@ impl Promises {
         Promises {
             floor,
             highest: floor,
+            jumped: Jumped(0),
             recent: Ceilings::NONE.lease,
             earlier: Ceilings::NONE.lease,
             ceilings,
@@ -135,6 +156,12 @@ impl Promises {
     /// The highest fence that this node knows of any lock.
     pub fn highest(&self) -> Fence {
         self.highest
+    }
+
+    /// How far that has risen without a grant or a raise, for people: at a start after a crash, at
+    /// a promotion, and with the floors of other nodes.
+    pub fn jumped(&self) -> u64 {
+        self.jumped.0
     }
 
     /// No lease that this node granted or loaded, and that may still stand, ends later than this.
@@ -270,6 +297,7 @@ impl Promises {
     /// Raises the floor to at least `floor`.
     pub fn raise_floor(&mut self, floor: Fence) {
         self.floor = self.floor.max(floor);
+        self.jumped.0 += floor.get().saturating_sub(self.highest.get());
         self.highest = self.highest.max(floor);
     }
 
