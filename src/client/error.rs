@@ -6,8 +6,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::length::Length;
 use super::printable::InShort;
-use super::vote::{Length, NodeReport, Summary, Vote};
+use super::vote::{NodeReport, Summary, Vote};
 use crate::engine::{Ending, Fence};
 
 /// Why a lock was not acquired.

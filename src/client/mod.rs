@@ -38,6 +38,7 @@ mod inbox;
 mod inspect;
 mod keeper;
 mod lease;
+mod length;
 mod link;
 mod links;
 mod locker;
@@ -84,6 +85,8 @@ pub(crate) use inbox::SAME_SERVER;
 #[cfg(feature = "cli")]
 pub(crate) use inspect::LISTED_MAX;
 pub use inspect::{NodeInfo, NodeLocks};
+#[doc(hidden)]
+pub use length::Length;
 pub use locker::Locker;
 pub use many::{AcquireMany, Guards};
 #[cfg(feature = "cli")]
@@ -94,10 +97,10 @@ pub(crate) use settings::TIMEOUTS_PER_TTL;
 pub use settings::{LengthUnit, TTL_MAX_DEFAULT, TTL_MIN};
 pub use settings::{LockerBuilder, NAME_MAX};
 pub use survey::{LockSurvey, NodeStatus, NodeSurvey, ReplicaStatus, SlotShare, Support, Survey};
+#[doc(hidden)]
+pub use vote::Summary;
 #[cfg(feature = "cli")]
 pub(crate) use vote::{Group, Holders, Share};
-#[doc(hidden)]
-pub use vote::{Length, Summary};
 pub use vote::{NodeReport, Vote};
 
 // Needed to simulate the client, and by the packages for other languages. Not part of the public

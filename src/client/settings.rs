@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::destination::Destination;
 use super::error::BuildError;
+use super::length::Length;
 use super::node_url;
 use super::printable::Printable;
 use super::tls::{Pem, Tls};
-use super::vote::Length;
 use crate::engine::{LABEL_MAX, Millis, NODES_MAX, Quorum, Schedule, TOKEN_MAX, Terms};
 use crate::wire::resp::STRING_MAX;
 
