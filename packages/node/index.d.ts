@@ -336,9 +336,12 @@ export class LockError extends Error {
   readonly isRetryable: boolean
 }
 
-/** Another holds the lock, and the wait is over. */
+/**
+ * Another holds the lock, or several compete for it, or the nodes keep it for the first in line; and
+ * the wait is over.
+ */
 export class HeldError extends LockError {
-  /** The label of the holder, as most nodes report it. */
+  /** The label of the holder, as most nodes report it; undefined if it has none, or nobody holds it. */
   readonly label: string | undefined
   /** How long its lease lasts unless it is extended. */
   readonly left: number | undefined

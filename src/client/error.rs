@@ -15,7 +15,8 @@ use crate::engine::{Ending, Fence};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Another held the lock, or several competed for it, until the wait was over.
+    /// Another held the lock, or several competed for it, or the nodes kept it for the first in
+    /// line, until the wait was over.
     Held(AcquireReport),
     /// Too few nodes could be asked: unreachable, not serving, timed out, or in quarantine.
     NoQuorum(AcquireReport),

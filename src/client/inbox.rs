@@ -276,6 +276,11 @@ impl Inbox {
         .await
     }
 
+    /// The next reply, if it has arrived.
+    pub(super) fn take(&self) -> Option<Arrival> {
+        lock(&self.0).arrived.pop_front()
+    }
+
     /// The next reply.
     pub(super) fn poll_next(&self, ctx: &mut Context<'_>) -> Poll<Arrival> {
         let mut state = lock(&self.0);

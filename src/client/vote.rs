@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::length::Length;
 use super::printable::Printable;
-use crate::engine::{Answer, Extension, Fence, RaiseAnswer, Stand};
+use crate::engine::{Answer, Extension, Fence, Quorum, RaiseAnswer, Stand};
 use crate::wire::code::{self, Meaning};
 use crate::wire::lock_info::LockInfo;
 
@@ -39,6 +39,8 @@ pub enum Vote {
         /// How many writers wait for it. A reader does not pass them.
         waiting_writers: u64,
     },
+    /// Nobody holds it there, but the node keeps it for the first in line for a moment.
+    Reserved,
     /// The lock is not held there: the lease has ended, or the node has forgotten it.
     NotHeld,
     /// The node restarted, may have forgotten leases, and grants nothing for now.
@@ -96,6 +98,7 @@ words! {
     Granted = "granted",
     Confirmed = "confirmed",
     Held = "held",
+    Reserved = "reserved",
     NotHeld = "not_held",
     Quarantined = "quarantined",
     TimedOut = "timed_out",
@@ -160,6 +163,7 @@ impl Vote {
             Vote::Confirmed
             | Vote::Provisional
             | Vote::Held { .. }
+            | Vote::Reserved
             | Vote::NotHeld
             | Vote::Quarantined { .. }
             | Vote::ModuleMissing
@@ -173,7 +177,7 @@ impl Vote {
     /// What it means for another attempt.
     pub(super) fn stand(&self) -> Stand {
         match self {
-            Vote::Held { .. } => Stand::Held,
+            Vote::Held { .. } | Vote::Reserved => Stand::Held,
             Vote::NoPlace(text) if code::meaning_of(text) == Meaning::Full => Stand::Held,
             Vote::Granted(_) | Vote::NotHeld => Stand::Free,
             _ if self.is_permanent() => Stand::Permanent,
@@ -200,6 +204,7 @@ impl Vote {
             Vote::NotHeld => Extension::NotHeld,
             Vote::Quarantined { .. } => Extension::Quarantined,
             Vote::Granted(_)
+            | Vote::Reserved
             | Vote::TimedOut
             | Vote::Unreachable(_)
             | Vote::Unavailable(_)
@@ -231,6 +236,7 @@ impl Vote {
             Vote::Confirmed => "confirmed",
             Vote::Provisional => "keeping it for after a quarantine",
             Vote::Held { .. } => "held by another",
+            Vote::Reserved => "kept for the first in line",
             Vote::NotHeld => "free",
             Vote::Quarantined { .. } => "in quarantine",
             Vote::TimedOut => "timed out",
@@ -261,6 +267,7 @@ impl Vote {
             | Vote::Confirmed
             | Vote::Provisional
             | Vote::Held { .. }
+            | Vote::Reserved
             | Vote::NotHeld
             | Vote::Quarantined { left: Some(_), .. }
             | Vote::TimedOut
@@ -273,7 +280,11 @@ impl Vote {
     /// which node it is.
     const fn is_trouble(&self) -> bool {
         match self {
-            Vote::Granted(_) | Vote::Confirmed | Vote::Held { .. } | Vote::NotHeld => false,
+            Vote::Granted(_)
+            | Vote::Confirmed
+            | Vote::Held { .. }
+            | Vote::Reserved
+            | Vote::NotHeld => false,
             Vote::Provisional
             | Vote::Quarantined { .. }
             | Vote::TimedOut
@@ -456,26 +467,69 @@ impl Summary<'_> {
         if count == 0 {
             return Ok(false);
         }
-        let verb = if count == 1 { "holds" } else { "hold" };
-        write!(f, "{} {verb} it", Share(count, self.0.len()))?;
-        let mut labels: Vec<&str> = Vec::new();
+        let mut labels: Vec<(&str, usize)> = Vec::new();
         let (mut longest, mut most, mut ahead) = (None, 0, 0);
         for report in self.0 {
             if let Vote::Held { label, left, readers, waiting_writers, .. } = &report.vote {
-                let new = label.as_deref().filter(|label| !labels.contains(label));
-                labels.extend(new);
+                let known = |(other, _): &&mut (&str, usize)| label.as_deref() == Some(*other);
+                match labels.iter_mut().find(known) {
+                    Some((_, count)) => *count += 1,
+                    None => labels.extend(label.as_deref().map(|label| (label, 1))),
+                }
                 longest = longest.max(*left);
                 (most, ahead) = (most.max(*readers), ahead.max(*waiting_writers));
             }
         }
-        let label = (!labels.is_empty()).then(|| labels.join(" and "));
-        write!(f, " for {}", Holders { label: label.as_deref(), readers: most })?;
+        if most == 0 && self.is_split(count, &labels) {
+            self.write_shares(f, count, &labels)?;
+        } else {
+            let names: Vec<&str> = labels.iter().map(|(label, _)| *label).collect();
+            let label = (!names.is_empty()).then(|| names.join(" and "));
+            let holders = Holders { label: label.as_deref(), readers: most };
+            write!(f, "{} {} it for {holders}", Share(count, self.0.len()), hold(count))?;
+        }
         if let Some(longest) = longest {
             write!(f, " for up to {} more", Length(longest))?;
         }
         write_ahead(f, most, ahead)?;
         Ok(true)
     }
+
+    /// Whether several clients have it on some of the nodes each, and none of them on a quorum. A
+    /// client may have it on nodes that did not answer, too, and on those that name nobody.
+    fn is_split(&self, held: usize, labels: &[(&str, usize)]) -> bool {
+        let named: usize = labels.iter().map(|(_, count)| count).sum();
+        let is_silent = |report: &&NodeReport| report.vote.answer() == Answer::Unknown;
+        let silent = self.0.iter().filter(is_silent).count();
+        let most = labels.iter().map(|(_, count)| count).max().copied().unwrap_or_default();
+        let most = most + (held - named) + silent;
+        labels.len() > 1 && !Quorum::is_majority(most, self.0.len())
+    }
+
+    /// Writes who has it on how many nodes.
+    fn write_shares(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        held: usize,
+        labels: &[(&str, usize)],
+    ) -> fmt::Result {
+        f.write_str("no client has a quorum: ")?;
+        for (place, (label, count)) in labels.iter().enumerate() {
+            let label = Printable::text(label);
+            match place {
+                0 => write!(f, "{} {} it for {label}", Share(*count, self.0.len()), hold(*count))?,
+                _ => write!(f, ", {count} for {label}")?,
+            }
+        }
+        match held - labels.iter().map(|(_, count)| count).sum::<usize>() {
+            0 => Ok(()),
+            unnamed => write!(f, ", {unnamed} for another"),
+        }
+    }
+}
+
+const fn hold(nodes: usize) -> &'static str {
+    if nodes == 1 { "holds" } else { "hold" }
 }
 
 impl fmt::Display for Summary<'_> {
@@ -485,7 +539,12 @@ impl fmt::Display for Summary<'_> {
             if matches!(group.vote, Vote::Held { .. }) {
                 continue;
             }
-            let (count, summary) = (group.count(), group.vote.summary());
+            let count = group.count();
+            let summary = match (group.vote, count) {
+                (Vote::Reserved, 1) => "keeps it for the first in line",
+                (Vote::Reserved, _) => "keep it for the first in line",
+                (vote, _) => vote.summary(),
+            };
             if has_text {
                 write!(f, "; {count} {summary}")?;
             } else {
@@ -602,6 +661,61 @@ mod tests {
             "3 of 5 nodes hold it for worker-7 for up to 2.1s more; 1 timed out: n2; \
              1 unreachable (connection refused): n4"
         );
+    }
+
+    /// Three clients with a part each read as if all of them held the lock.
+    #[test]
+    fn a_split_vote_is_told_from_a_lock_that_is_held() {
+        let held = |label: &str| match label {
+            "" => Vote::TimedOut,
+            "free" => Vote::NotHeld,
+            "?" => Vote::HELD,
+            label => Vote::Held {
+                label: Some(label.to_owned()),
+                left: Some(Duration::from_secs(9)),
+                held_for: None,
+                readers: 0,
+                waiting_writers: 0,
+            },
+        };
+        for (labels, said) in [
+            (
+                &["a", "b", "a", "c", "b"][..],
+                "no client has a quorum: 2 of 5 nodes hold it for a, 2 for b, 1 for c for up to 9s \
+                 more",
+            ),
+            (
+                &["a", "b", "free"],
+                "no client has a quorum: 1 of 3 nodes holds it for a, 1 for b for up to 9s more; 1 \
+                 free",
+            ),
+            (
+                &["a", "b", "a", "b", "?", "free", "free"],
+                "no client has a quorum: 2 of 7 nodes hold it for a, 2 for b, 1 for another for up \
+                 to 9s more; 2 free",
+            ),
+            // A silent node may be the one that makes a quorum.
+            (
+                &["a", "b", ""],
+                "2 of 3 nodes hold it for a and b for up to 9s more; 1 timed out: n2",
+            ),
+            (&["a", "b", "?"], "3 of 3 nodes hold it for a and b for up to 9s more"),
+            (&["a", "a", "b"], "3 of 3 nodes hold it for a and b for up to 9s more"),
+        ] {
+            let votes = labels.iter().map(|label| held(label)).collect();
+            assert_eq!(Summary(&reports(votes)).to_string(), said, "{labels:?}");
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_kept_for_a_waiter_is_held_by_nobody() {
+        let said = |votes| Summary(&reports(votes)).to_string();
+        let kept = "2 of 3 nodes keep it for the first in line; 1 free";
+        assert_eq!(said(vec![Vote::Reserved, Vote::NotHeld, Vote::Reserved]), kept);
+        let kept = "1 of 2 nodes holds it for another; 1 keeps it for the first in line";
+        assert_eq!(said(vec![Vote::HELD, Vote::Reserved]), kept);
+        assert_eq!(Vote::Reserved.to_string(), "kept for the first in line");
+        assert_eq!(Vote::Reserved.stand(), Stand::Held);
     }
 
     #[test]

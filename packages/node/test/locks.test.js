@@ -109,6 +109,38 @@ test('a lock that was taken away is told, whatever the work does', async () => {
   await assert.rejects(wrong, RangeError)
 })
 
+test('who is in the way is told as it is', async () => {
+  const acquire = (node, name, label) => node.run('LOCK.ACQUIRE', name, `token-${label}`, 60_000, 'LABEL', label)
+  const refused = async (name) => {
+    const error = await patient().tryAcquire(name).catch((error) => error)
+    assert.ok(error instanceof HeldError, error)
+    return error
+  }
+  // Three clients with a part each read as three holders.
+  await Promise.all(nodes.map((node, place) => acquire(node, 'split', 'abc'[place])))
+  const split = await refused('split')
+  assert.match(split.message, /is not free: no client has a quorum: 1 of 3 nodes holds it for a, 1 for b, 1 for c for up/)
+  // The vote of a node that was slow to grant was `granted` or `free`.
+  await Promise.all(nodes.slice(0, 2).map((node) => acquire(node, 'slow', 'a')))
+  for (let count = 0; count < 5; count++) {
+    const busy = nodes[2].run('DEBUG', 'SLEEP', 0.05)
+    assert.deepEqual((await refused('slow')).nodes.map(({ vote }) => vote), ['held', 'held', 'granted'])
+    await busy
+  }
+  // A lock that is kept for a waiter read as held by another.
+  for (const node of nodes) {
+    await node.run('CONFIG', 'SET', 'lockmod.reserve-ms', 10_000)
+    await acquire(node, 'kept', 'a')
+    const ticket = `${Date.now()}-0123456789abcdef`
+    await node.run('LOCK.RELEASE', 'kept', 'waiter', 'QUEUE', 60_000, 'TICKET', ticket, 'NOTIFY', 'nobody')
+    await node.run('LOCK.RELEASE', 'kept', 'token-a')
+  }
+  const kept = await refused('kept')
+  for (const node of nodes) await node.run('CONFIG', 'SET', 'lockmod.reserve-ms', 100)
+  assert.match(kept.message, /is not free: 3 of 3 nodes keep it for the first in line$/)
+  assert.deepEqual([kept.label, kept.left, ...kept.nodes.map(({ vote }) => vote)], [undefined, undefined, ...Array(3).fill('reserved')])
+})
+
 test('without a quorum every node has its say', async () => {
   const locker = patient({ ttl: 6000, timeout: 500 })
   const guard = await locker.acquire('quorum')

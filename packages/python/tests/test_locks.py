@@ -111,6 +111,46 @@ def test_a_block_whose_lease_was_taken_away_ends_with_an_error(
             raise ZeroDivisionError
 
 
+def test_who_is_in_the_way_is_told_as_it_is(nodes: list[str], servers: list[Node], name: str) -> None:
+    locker = Locker(nodes, ttl=10, timeout=2)
+
+    def acquire(node: Node, name: str, label: str) -> None:
+        node.run("LOCK.ACQUIRE", name, f"token-{label}", 60_000, "LABEL", label)
+
+    def refused(name: str) -> lockmod.HeldError:
+        with pytest.raises(lockmod.HeldError) as held:
+            locker.try_acquire(name)
+        return held.value
+
+    # Three clients with a part each read as three holders.
+    for node, label in zip(servers, "abc"):
+        acquire(node, name, label)
+    split = "is not free: no client has a quorum: 1 of 3 nodes holds it for a, 1 for b, 1 for c for up to"
+    assert split in str(refused(name))
+    # The vote of a node that was slow to grant was `granted` or `free`.
+    for node in servers[:2]:
+        acquire(node, f"{name}:slow", "a")
+    for _ in range(5):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(servers[2].run, "DEBUG", "SLEEP", "0.05")
+            assert [vote.vote for vote in refused(f"{name}:slow").nodes] == ["held", "held", "granted"]
+    # A lock that is kept for a waiter read as held by another.
+    kept, waiting = f"{name}:kept", [node.client() for node in servers]
+    for node, waiter in zip(servers, waiting):
+        node.run("CONFIG", "SET", "lockmod.reserve-ms", 10_000)
+        acquire(node, kept, "a")
+        ticket = f"{int(time.time() * 1000)}-0123456789abcdef"
+        queue = ("QUEUE", 60_000, "TICKET", ticket, "NOTIFY", "nobody")
+        waiter.execute_command("LOCK.RELEASE", kept, "waiter", *queue)  # its place ends with its connection
+        node.run("LOCK.RELEASE", kept, "token-a")
+    error = refused(kept)
+    for node in servers:
+        node.run("CONFIG", "SET", "lockmod.reserve-ms", 100)
+    assert str(error).endswith("is not free: 3 of 3 nodes keep it for the first in line")
+    assert (error.label, error.left) == (None, None)
+    assert [vote.vote for vote in error.nodes] == ["reserved"] * 3
+
+
 def test_without_a_quorum_every_node_has_its_say(nodes: list[str], servers: list[Node], name: str) -> None:
     locker = Locker(nodes, ttl=6, timeout=0.5)
     guard = locker.acquire(name)
