@@ -177,7 +177,7 @@ impl Core {
             let node = arrival.node;
             let vote = arrival.outcome.map_or_else(Vote::from, |reply| read(&reply));
             missing = missing.without(NodeSet::of(node));
-            if matches!(vote, Vote::Unreachable(_)) && is_worth(node) {
+            if matches!(vote, Vote::Unreachable(_) | Vote::TimedOut) && is_worth(node) {
                 again.insert(node);
             }
             votes[node] = vote;

@@ -108,7 +108,8 @@ impl Destination {
         limit: Duration,
         asked: &mut Option<Arc<str>>,
     ) -> Result<Arrived, NoReply> {
-        let silent = |_| NoReply::Unreachable("no answer when connecting".into());
+        // The same word as for a node that hangs later: an operator cannot tell the two apart.
+        let silent = |_| NoReply::TimedOut;
         match self {
             Destination::Server(address) => {
                 let login = timeout(limit, address.connect(channel)).await.map_err(silent)??;

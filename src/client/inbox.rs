@@ -24,6 +24,8 @@ use crate::wire::resp::Reply;
 pub enum NoReply {
     /// The node could not be reached, or the connection broke before the reply.
     Unreachable(Arc<str>),
+    /// The node is silent: it has not answered for long, or not when connecting.
+    TimedOut,
     /// The node sent something that is not a reply.
     Garbled(Arc<str>),
     /// The node did not let in the URL's user.
@@ -40,6 +42,7 @@ impl NoReply {
         let with = |text: Arc<str>| Arc::from(format!("{place}: {text}"));
         match self {
             NoReply::Unreachable(text) => NoReply::Unreachable(with(text)),
+            NoReply::TimedOut => NoReply::TimedOut,
             NoReply::Garbled(text) => NoReply::Garbled(with(text)),
             NoReply::NoPermission(text) => NoReply::NoPermission(with(text)),
             NoReply::Unavailable(text) => NoReply::Unavailable(with(text)),
@@ -54,6 +57,7 @@ pub(super) fn most_telling(failures: Vec<NoReply>, silence: &str) -> NoReply {
     for failure in failures {
         match failure {
             NoReply::Unreachable(text) => silent.push(text),
+            NoReply::TimedOut => silent.push("no answer".into()),
             failure => rest.push(failure),
         }
     }
@@ -69,6 +73,7 @@ impl From<NoReply> for Vote {
     fn from(failure: NoReply) -> Vote {
         match failure {
             NoReply::Unreachable(text) => Vote::Unreachable(text),
+            NoReply::TimedOut => Vote::TimedOut,
             NoReply::Garbled(text) => Vote::Garbled(text),
             NoReply::NoPermission(text) => Vote::NoPermission(text),
             NoReply::Unavailable(text) => Vote::Unavailable(text),

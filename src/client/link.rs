@@ -559,10 +559,7 @@ impl Connection {
             }
         }
         match self.stalled.as_mut().poll(ctx) {
-            Poll::Ready(()) => {
-                let text = format!("no answer for {} ms", self.stall.as_millis() / 2);
-                Poll::Ready(Some(NoReply::Unreachable(text.into())))
-            }
+            Poll::Ready(()) => Poll::Ready(Some(NoReply::TimedOut)),
             Poll::Pending => Poll::Pending,
         }
     }

@@ -151,6 +151,15 @@ def test_who_is_in_the_way_is_told_as_it_is(nodes: list[str], servers: list[Node
     assert [vote.vote for vote in error.nodes] == ["reserved"] * 3
 
 
+def test_nodes_that_hang_have_one_word(nodes: list[str], servers: list[Node], name: str) -> None:
+    # One whose connection was made again was `unreachable`, after 2 s.
+    for node in servers[:2]:
+        node.pause()
+    with pytest.raises(lockmod.NoQuorumError) as failed:
+        Locker(nodes, ttl=1.5, timeout=0.2, wait=3).acquire(name)
+    assert [vote.vote for vote in failed.value.nodes][:2] == ["timed_out"] * 2
+
+
 def test_without_a_quorum_every_node_has_its_say(nodes: list[str], servers: list[Node], name: str) -> None:
     locker = Locker(nodes, ttl=6, timeout=0.5)
     guard = locker.acquire(name)
@@ -159,9 +168,7 @@ def test_without_a_quorum_every_node_has_its_say(nodes: list[str], servers: list
     with pytest.raises(lockmod.NoQuorumError) as failed:
         guard.extend()
     assert failed.value.is_retryable
-    killed, paused, well = (vote.vote for vote in failed.value.nodes)
-    # A node that hangs for long is given up as unreachable.
-    assert (killed, well) == ("unreachable", "confirmed") and paused in ("timed_out", "unreachable")
+    assert [vote.vote for vote in failed.value.nodes] == ["unreachable", "timed_out", "confirmed"]
     guard.check()  # what was valid stays valid
     with pytest.raises(lockmod.NoQuorumError) as failed:
         locker.try_acquire(name + ":other")
@@ -184,8 +191,7 @@ def test_a_lease_that_expires_names_the_nodes_that_did_not_extend_it(
     def told(ends: Callable[[], object]) -> None:
         with pytest.raises(lockmod.LostError, match=r"renewed: 2 of 3 nodes ") as lost:
             ends()
-        one, two, three = (vote.vote for vote in lost.value.nodes)
-        assert three == "confirmed" and {one, two} <= {"timed_out", "unreachable"}
+        assert [vote.vote for vote in lost.value.nodes] == ["timed_out", "timed_out", "confirmed"]
         assert str(lost.value).startswith(f"the lease of lock '{name}' with fence {guard.fence} is lost: ")
 
     def block() -> None:
