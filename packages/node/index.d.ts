@@ -368,7 +368,7 @@ export class TooLateError extends LockError {}
 
 /**
  * The lease has ended: stop what it protected. If it expired because too few nodes confirmed an
- * extension, `nodes` has their votes on the last one.
+ * extension, `nodes` has their votes on the last one; if it was removed, the votes that showed this.
  */
 export class LostError extends LockError {
   /** `expired`, `removed` by force, `max_hold` reached, or `released`. */

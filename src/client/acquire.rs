@@ -10,7 +10,7 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use super::ballot::{Ballot, LostAttempt, Won};
-use super::core::{Core, count};
+use super::core::{Core, STRAGGLERS, count};
 use super::error::{AcquireError, AcquireReport, WithError};
 use super::guard::{Guard, Known};
 use super::inbox::{Arrival, Inbox, RequestKind};
@@ -24,9 +24,6 @@ use super::waiter::Waiter;
 use crate::engine::{
     Fence, Grant, LockState, Loss, Mode, NodeSet, Quorum, Renewal, Stand, Step, Verdict,
 };
-
-/// How long a lost attempt waits for the last answers, which may save commands.
-const STRAGGLERS: Duration = Duration::from_millis(2);
 
 /// An acquisition about to be made: `locker.acquire(name)`, options, `.await`.
 ///

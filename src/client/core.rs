@@ -31,6 +31,9 @@ pub struct Stats {
     pub acquired: u64,
 }
 
+/// How long a lost attempt waits for the last answers, which may save commands, and a lease that is
+/// lost, for the votes in its error.
+pub(super) const STRAGGLERS: Duration = Duration::from_millis(2);
 /// The pause before a command is sent again after its connection broke.
 const AGAIN: Duration = Duration::from_millis(10);
 

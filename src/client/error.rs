@@ -273,7 +273,8 @@ pub enum WithError {
         /// The fence under which the work ran.
         fence: Fence,
         /// Each node's vote on the last extension, if the lease expired because too few confirmed
-        /// it; empty if nothing tried to extend it.
+        /// it, or if that extension showed that the lock was removed; empty if nothing tried to
+        /// extend it.
         nodes: Vec<NodeReport>,
     },
 }

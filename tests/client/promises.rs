@@ -314,6 +314,25 @@ async fn the_vote_of_a_node_that_grants_late_is_the_grant() {
     assert_eq!(words(error.nodes()), ["held", "held", "granted"]);
 }
 
+/// The error of a lock that was removed named no node.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_removed_has_the_votes_of_the_extension_that_showed_it() {
+    let script = |node: usize, command: &str| match (node, command.split(' ').next()) {
+        (2, Some("LOCK.EXTEND")) => (millis(100), Ok(Reply::Nil)),
+        (_, Some("LOCK.EXTEND")) => (millis(u64::from(node == 1)), Ok(Reply::Nil)),
+        _ => (Duration::ZERO, Ok(Reply::Integer(1))),
+    };
+    let world = Scripted::new(3, script);
+    let locker = ten_seconds().renew(false).build_in(world.clone()).unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    let before = world.now();
+    assert!(matches!(guard.extend().await, Err(ExtendError::Lost(Lost::Removed))));
+    assert!(world.now() - before < millis(10), "two nodes have decided");
+    assert_eq!(words(&guard.unconfirmed()), ["not_held", "not_held", "timed_out"]);
+    tokio::time::sleep(millis(200)).await;
+    assert_eq!(words(&guard.unconfirmed()), ["not_held"; 3]);
+}
+
 /// Regression: a manual extension dropped the answers after the quorum: six of them left a node
 /// free.
 #[tokio::test(start_paused = true)]

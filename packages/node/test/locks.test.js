@@ -109,6 +109,27 @@ test('a lock that was taken away is told, whatever the work does', async () => {
   await assert.rejects(wrong, RangeError)
 })
 
+test('a lock that was removed has the votes that show it, whoever finds out', async () => {
+  const locker = patient()
+  for (const method of ['release', 'extend']) {
+    const guard = await locker.acquire('removed')
+    await locker.settle()
+    await removeByForce('removed')
+    await assert.rejects(guard[method](), { name: 'LostError', reason: 'removed' })
+    // After a release, too: it said `released`.
+    const message = /fence \d+ is lost: a quorum of nodes says that it was removed by force: 3 of 3 nodes free$/
+    await until('the last node has answered', () => {
+      try {
+        guard.check()
+      } catch (error) {
+        return message.test(error.message) && error.nodes.every(({ vote }) => vote === 'not_held')
+      }
+    })
+    assert.match(inspect(guard), / removed }$/)
+    assert.equal(guard.lost.reason.reason, 'removed')
+  }
+})
+
 test('who is in the way is told as it is', async () => {
   const acquire = (node, name, label) => node.run('LOCK.ACQUIRE', name, `token-${label}`, 60_000, 'LABEL', label)
   const refused = async (name) => {

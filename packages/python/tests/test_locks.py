@@ -111,6 +111,31 @@ def test_a_block_whose_lease_was_taken_away_ends_with_an_error(
             raise ZeroDivisionError
 
 
+def test_a_lock_that_was_removed_has_the_votes_that_show_it(
+    nodes: list[str], servers: list[Node], name: str
+) -> None:
+    locker = Locker(nodes, ttl=10, timeout=2)
+    for method in ("release", "extend"):
+        guard = locker.acquire(name)
+        locker.settle()
+        for node in servers:
+            node.run("DEL", name)
+        with pytest.raises(lockmod.LostError) as lost:
+            getattr(guard, method)()
+        assert lost.value.reason == "removed"
+        # After a release, too: it said `released`.
+        says = "is lost: a quorum of nodes says that it was removed by force: 3 of 3 nodes free"
+
+        def is_told() -> bool:
+            with pytest.raises(lockmod.LostError) as lost:
+                guard.check()  # noqa: B023
+            votes = [vote.vote for vote in lost.value.nodes]
+            return str(lost.value).endswith(says) and votes == ["not_held"] * 3  # noqa: B023
+
+        until("the last node has answered", is_told)
+        assert guard.lost.wait(0) == "removed" and repr(guard).endswith(", removed>")
+
+
 def test_who_is_in_the_way_is_told_as_it_is(nodes: list[str], servers: list[Node], name: str) -> None:
     locker = Locker(nodes, ttl=10, timeout=2)
 

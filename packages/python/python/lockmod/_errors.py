@@ -106,7 +106,7 @@ class LostError(LockError):
     """The lease has ended: stop what it protected.
 
     If it expired because too few nodes confirmed an extension, `nodes` has their votes on the last
-    one.
+    one; if it was removed, the votes that showed this.
     """
 
     reason: str = "expired"
