@@ -94,7 +94,7 @@ pub(crate) use printable::{Printable, PrintableName, is_plain};
 #[cfg(feature = "cli")]
 pub(crate) use settings::TIMEOUTS_PER_TTL;
 #[doc(hidden)]
-pub use settings::{LengthUnit, TTL_MAX_DEFAULT, TTL_MIN};
+pub use settings::{LengthUnit, OptionRanges, TTL_MAX_DEFAULT, TTL_MIN};
 pub use settings::{LockerBuilder, NAME_MAX};
 pub use survey::{LockSurvey, NodeStatus, NodeSurvey, ReplicaStatus, SlotShare, Support, Survey};
 #[doc(hidden)]
