@@ -230,8 +230,10 @@ export class Locker {
  * A lock that is held: to be released, or used with `await using`.
  *
  * `await using` releases at the end of the block, and throws a `LostError` if the lease ended while
- * the block ran. (If the block has thrown as well, JavaScript wraps both in a
- * `SuppressedError`; `Locker.using` throws the one that matters.) A release that too few nodes
+ * the block ran, unless the guard has thrown that before: from `check()`, `extend()`, `downgrade()`
+ * or `release()`. (If the block throws another error after the loss, JavaScript wraps both in a
+ * `SuppressedError`, also if the signal `lost` stopped it; `Locker.using` throws the one that
+ * matters.) A release that too few nodes
  * confirmed is no error at the end of a block: the lease runs out. A guard that is forgotten is
  * renewed until it is garbage-collected, which may be never, and then releases in the background. Its
  * signal `lost` keeps it, a listener of the signal does not.

@@ -109,6 +109,42 @@ test('a lock that was taken away is told, whatever the work does', async () => {
   await assert.rejects(wrong, RangeError)
 })
 
+// It ended with a SuppressedError, in which the error of the block was hidden.
+test('the end of a block does not throw again the loss that its guard has thrown', async () => {
+  const locker = patient({ ttl: 1500, timeout: 400 })
+  const lost = { name: 'LostError', reason: 'removed' }
+  const lose = async (name) => {
+    const guard = await locker.acquire(name)
+    const told = new Promise((resolve) => guard.lost.addEventListener('abort', resolve))
+    await locker.settle()
+    await removeByForce(name)
+    await told
+    return guard
+  }
+  await Promise.all(
+    ['check', 'extend', 'downgrade', 'release'].map(async (method) => {
+      const guard = await lose(`once:${method}`)
+      await assert.rejects(async () => guard[method](), lost)
+      await guard[Symbol.asyncDispose]()
+    }),
+  )
+  await assert.rejects((await lose('once:silent'))[Symbol.asyncDispose](), lost)
+  // `using` knows how the work has ended.
+  const caught = locker.using('once:caught', async (guard) => {
+    await removeByForce(guard.name)
+    await assert.rejects(guard.extend(), lost)
+  })
+  await assert.rejects(caught, lost)
+  for (const isTold of [true, false]) {
+    const guards = await locker.acquireMany(['once:a', 'once:b'])
+    await locker.settle()
+    await removeByForce('once:b')
+    if (isTold) await assert.rejects(guards[1].extend(), lost)
+    const end = guards[Symbol.asyncDispose]()
+    await (isTold ? end : assert.rejects(end, lost))
+  }
+})
+
 test('a lock that was removed has the votes that show it, whoever finds out', async () => {
   const locker = patient()
   for (const method of ['release', 'extend']) {

@@ -111,6 +111,49 @@ def test_a_block_whose_lease_was_taken_away_ends_with_an_error(
             raise ZeroDivisionError
 
 
+def test_a_block_that_ends_with_the_loss_ends_with_one_error(
+    nodes: list[str], servers: list[Node], name: str
+) -> None:
+    locker = Locker(nodes, ttl=10, timeout=2)
+
+    def lose(guard: lockmod.Guard | lockmod.AsyncGuard) -> None:
+        locker.settle()
+        for node in servers:
+            node.run("DEL", guard.name.decode())
+
+    def one(name: str, call: Callable[[lockmod.Guard], object]) -> None:
+        with locker.lock(name) as guard:
+            lose(guard)
+            call(guard)
+
+    def several(name: str, call: Callable[[lockmod.Guard], object]) -> None:
+        with locker.acquire_many([name, f"{name}:2"]) as guards:
+            lose(guards[0])
+            call(guards[0])
+
+    def coroutine(name: str, call: Callable[[Any], Any]) -> None:
+        async def work() -> None:
+            async with locker.lock(name) as guard:
+                lose(guard)
+                await call(guard)
+
+        asyncio.run(work())
+
+    for block in (one, several, coroutine):
+        for method in ("extend", "downgrade", "release"):
+            with pytest.raises(lockmod.LostError) as lost:
+                block(f"{name}:{block.__name__}:{method}", lambda guard: getattr(guard, method)())  # noqa: B023
+            # A coroutine may have been cancelled before its call failed.
+            assert lost.value.reason == "removed"
+            assert type(lost.value.__context__) in (type(None), asyncio.CancelledError)
+    # Whoever catches it has not prevented that the block was without its lock.
+    for method in ("extend", "release"):
+        with pytest.raises(lockmod.LostError), locker.lock(name) as guard:
+            lose(guard)
+            with pytest.raises(lockmod.LostError):
+                getattr(guard, method)()
+
+
 def test_a_lock_that_was_removed_has_the_votes_that_show_it(
     nodes: list[str], servers: list[Node], name: str
 ) -> None:
