@@ -59,7 +59,7 @@ export interface NodeInfo {
   readonly vote?: NodeVote
 }
 
-/** The options of an acquisition. The defaults are the locker's. */
+/** The options of an acquisition. The defaults, also of what is undefined, are the locker's. */
 export interface AcquireOptions {
   /**
    * How long to wait in line while another holds the lock, or while too few nodes grant it, also

@@ -354,6 +354,8 @@ test('wrong settings are refused with what to do', async () => {
     [list, { lostMargin: 50_000 }, /^lostMargin 50000 ms .* the ttl 30000 ms: give less than 29698 ms$/],
     [list.slice(0, 2), {}, /with allowEvenNodes$/],
     [list, { ttl: null }, /ttl is null: give a number/],
+    [list, { label: null }, /label is null: give a string/],
+    [list, { renew: null }, /renew is null: give true or false/],
     [list, { ttl: '5s' }, /ttl is '5s': give a number/],
     [list, { tll: 5 }, /no option 'tll'/],
     [list, { timeout: 20_000, ttl: 30_000 }, /^timeout 20000 ms .* give 1 ms to 10000 ms, a third/],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import ctypes
 import gc
+import inspect
 import os
 import pickle
 import re
@@ -403,7 +405,7 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
         ({"max_hold": 0.0123}, "max_hold 0.0123 s is too short: give at least 0.02 s"),
         ({"lost_margin": 30.5}, "lost_margin 30.5 s leaves nothing of the ttl 30 s: give less than 29.698 s"),
         ({"renew": 1}, "renew is 1: give True or False"),
-        ({"allow_even_nodes": None}, "allow_even_nodes is None"),
+        ({"allow_even_nodes": 1}, "allow_even_nodes is 1"),
         ({"label": 5}, "label is 5: give a str"),
         ({"label": "\ud800"}, "UTF-8"),
         ({"cacert": 5}, "cacert is 5: give a path"),
@@ -460,6 +462,13 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
         with pytest.raises(lockmod.OptionError, match="timeout is '5'"):
             guard.lost.wait("5")  # type: ignore[arg-type]
     Locker(nodes, ttl=5, wait=2**70)
+    # None is the default of each option.
+    odd: dict[str, Any] = dict.fromkeys(inspect.getfullargspec(Locker).kwonlyargs)
+    options: dict[str, Any] = dict.fromkeys(inspect.getfullargspec(locker.acquire).kwonlyargs)
+    with Locker(nodes, **odd).acquire(name, **options) as guard:
+        assert guard.exclusive and 15 < guard.validity <= 30
+    del options["shared"]
+    locker.acquire_many([name], shared=None, **options)[0].release()
     Locker(",".join(nodes[:2]), allow_even_nodes=True)
 
 
@@ -611,8 +620,30 @@ def test_the_end_of_a_block_gives_several_locks_back(locker: Locker, servers: li
 def test_what_holds_locks_is_not_pickled(locker: Locker, name: str) -> None:
     with pytest.raises(TypeError, match="make one in each process"):
         pickle.dumps(locker)
-    with locker.lock(name) as guard, pytest.raises(TypeError, match="held by this process"):
-        pickle.dumps(guard)
+    guards = locker.acquire_many([name])
+    other = asyncio.run(locker.aio.acquire(f"{name}:2"))
+    says = "a guard cannot be copied or pickled: it is one lock, held in this process"
+    for held in (guards, guards[0], other, lockmod.AsyncGuards([other])):
+        for work in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match=says):
+                work(held)
+    with guards:
+        guards[0].check()
+
+
+def test_a_guard_that_is_kept_is_released_by_nothing(locker: Locker, nodes: list[str], name: str) -> None:
+    locker.acquire(name).keep()
+    program = "import asyncio, lockmod\n"
+    program += f"locker = lockmod.Locker({nodes!r}, timeout=2)\nlocker.acquire({name!r} + ':2').keep()\n"
+    program += f"asyncio.run(locker.aio.acquire({name!r} + ':3')).keep()\n"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
+    gc.collect()
+    locker.settle()
+    for kept in (name, f"{name}:2", f"{name}:3"):
+        assert "held" in {told.state for told in locker.info(kept)}
+    with locker.acquire(f"{name}:4") as guard:
+        guard.keep()
+    assert guard.lost.wait(0) == "released", "a block releases it"
 
 
 def test_a_subinterpreter_is_refused(nodes: list[str], name: str) -> None:

@@ -97,7 +97,7 @@ class Locker:
     - `wait`: how long `acquire` waits while another holds the lock, or too few nodes grant it, also
       because they are down; 10 s unless given. For an error at once, use `try_acquire` or `wait=0`.
     - `label`: a name for the caller, for people to read: up to 128 bytes, shown to waiters.
-    - `renew`: whether leases are renewed in the background.
+    - `renew`: whether leases are renewed in the background: yes, unless given.
     - `max_hold`: the longest total time that a lease may be held; others get the lock when the last
       ttl has passed, or at the release.
     - `timeout`: how long to wait for each node's answer: a twentieth of the ttl, at least 50 ms
@@ -111,7 +111,7 @@ class Locker:
       node fewer.
     - `cacert`, `cert`, `key`: PEM files for TLS.
 
-    Raises `OptionError` if a setting is wrong; does not wait for nodes. After a fork the child's
+    None stands for the default in all options. Raises `OptionError` if a setting is wrong; does not wait for nodes. After a fork the child's
     first call opens new connections.
     """
 
@@ -121,14 +121,14 @@ class Locker:
         *,
         ttl: float | None = None,
         wait: float | None = None,
-        label: str = "",
-        renew: bool = True,
+        label: str | None = None,
+        renew: bool | None = None,
         max_hold: float | None = None,
         timeout: float | None = None,
         lost_margin: float | None = None,
         max_ttl: float | None = None,
         drift: float | None = None,
-        allow_even_nodes: bool = False,
+        allow_even_nodes: bool | None = None,
         cacert: str | os.PathLike[str] | None = None,
         cert: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
@@ -141,10 +141,10 @@ class Locker:
             "wait": seconds("wait", wait),
             "drift": seconds("drift", drift),
             "lost_margin": seconds("lost_margin", lost_margin),
-            "renew": flag("renew", renew),
+            "renew": flag("renew", renew, True),
             "max_hold": seconds("max_hold", max_hold),
-            "label": text("label", label),
-            "allow_even_nodes": flag("allow_even_nodes", allow_even_nodes),
+            "label": "" if label is None else text("label", label),
+            "allow_even_nodes": flag("allow_even_nodes", allow_even_nodes, False),
             "cacert": file("cacert", cacert),
             "cert": file("cert", cert),
             "key": file("key", key),
@@ -178,7 +178,7 @@ class Locker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
-        shared: bool = False,
+        shared: bool | None = None,
     ) -> Guard:
         """Acquires the lock, waiting in line while another holds it, for `wait` seconds at most.
 
@@ -215,7 +215,7 @@ class Locker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
-        shared: bool = False,
+        shared: bool | None = None,
     ) -> Guard:
         """Acquires the lock if nobody holds it, trying once. Raises as `acquire` does."""
         asked = options(0.0, ttl, label, renew, max_hold, shared)
@@ -225,7 +225,7 @@ class Locker:
         self,
         names: Iterable[Name],
         *,
-        shared: Iterable[Name] = (),
+        shared: Iterable[Name] | None = None,
         wait: float | None = None,
         ttl: float | None = None,
         label: str | None = None,
@@ -263,7 +263,7 @@ class Locker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
-        shared: bool = False,
+        shared: bool | None = None,
     ) -> Lock:
         """The lock as a context manager: for `with` blocks and for `async with` blocks.
 
@@ -328,7 +328,7 @@ class AsyncLocker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
-        shared: bool = False,
+        shared: bool | None = None,
     ) -> AsyncGuard:
         """Acquires the lock; see `Locker.acquire`."""
         core, key = self._locker._core, name_bytes(name)  # pyright: ignore[reportPrivateUsage]
@@ -343,7 +343,7 @@ class AsyncLocker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
-        shared: bool = False,
+        shared: bool | None = None,
     ) -> AsyncGuard:
         """Acquires the lock if nobody holds it; see `Locker.try_acquire`."""
         return await self.acquire(
@@ -354,7 +354,7 @@ class AsyncLocker:
         self,
         names: Iterable[Name],
         *,
-        shared: Iterable[Name] = (),
+        shared: Iterable[Name] | None = None,
         wait: float | None = None,
         ttl: float | None = None,
         label: str | None = None,
@@ -377,7 +377,7 @@ class AsyncLocker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
-        shared: bool = False,
+        shared: bool | None = None,
     ) -> Lock:
         """The lock as a context manager; see `Locker.lock`."""
         return self._locker.lock(
@@ -461,10 +461,11 @@ class Lock(_lockmod.Blocks):
 
 
 def _all_names(
-    names: Iterable[Name], shared: Iterable[Name]
+    names: Iterable[Name], shared: Iterable[Name] | None
 ) -> tuple[list[bytes], list[bytes]]:
     """The names of several locks, and of those to be read."""
-    return all_bytes("the names are", names), all_bytes("shared is", shared)
+    read = () if shared is None else shared
+    return all_bytes("the names are", names), all_bytes("shared is", read)
 
 
 def _info(told: _lockmod._State) -> NodeInfo:  # pyright: ignore[reportPrivateUsage]

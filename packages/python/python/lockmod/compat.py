@@ -173,7 +173,7 @@ class _Base:
         thread_local: bool = True,
         raise_on_release_error: bool = True,
         *,
-        renew: bool = False,
+        renew: bool | None = None,
         label: str | None = None,
     ) -> None:
         self.redis, self.name, self.timeout, self.sleep = redis, name, timeout, sleep
@@ -253,7 +253,7 @@ class _Base:
             "wait": tries.wait,
             "ttl": self._length(),
             "label": self.label,
-            "renew": self.renew,
+            "renew": False if self.renew is None else self.renew,
         }
 
     def _failed(self, error: Failure, length: str = "timeout") -> RedisError:
