@@ -214,6 +214,14 @@ class Guard(_Held, _lockmod.Exit):
         """
         self._lease.release()
 
+    if not TYPE_CHECKING:
+
+        def __aenter__(self) -> NoReturn:
+            self._abandon()
+            raise TypeError(_SYNC)
+
+        __aexit__ = __aenter__
+
     def __enter__(self) -> Guard:
         """Raises `LostError` if the lease has ended, so that no block runs without the lock."""
         self.check()
@@ -291,6 +299,14 @@ class AsyncGuard(_Held):
         """Raises `ForkedError` in a forked child, where no event loop runs that could."""
         if self._lease.is_lost():
             self._lease.lost(0)
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            self._abandon()
+            raise TypeError(_ASYNC)
+
+        __exit__ = __enter__
 
     async def __aenter__(self) -> AsyncGuard:
         """Raises `LostError` if the lease has ended, so that no block runs without the lock."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
-from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, NamedTuple, NoReturn
+from typing import Optional, TypeVar, cast
 
 from . import _lockmod
 from ._errors import NodeVote, given
@@ -297,6 +300,53 @@ class Locker:
         return AsyncLocker(self)
 
 
+class _Acquiring(Coroutine[Any, Any, Any]):
+    """An acquisition that is to be awaited. If it is used like the guard, it says what is missing."""
+
+    __slots__ = ("__weakref__", "_inside")
+
+    def __init__(self, inside: Coroutine[Any, Any, Any]) -> None:
+        self._inside = inside
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._inside.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._inside.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._inside.throw(*error)
+
+    def close(self) -> None:
+        self._inside.close()
+
+    def __getattr__(self, name: str) -> Any:
+        # What asyncio and debuggers ask of a coroutine.
+        if name.startswith(("cr_", "__")):
+            return getattr(self._inside, name)
+        raise AttributeError(f"a coroutine has no '{name}', the guard has: write {_AWAIT}")
+
+    def _refuse(self) -> NoReturn:
+        self.close()
+        raise TypeError(f"a coroutine is not a block: write async with {_AWAIT}, or locker.lock(...)")
+
+    # No method for type checkers, which know better.
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = __aenter__ = __aexit__ = _refuse
+
+
+_AWAIT = "await locker.aio.acquire(...)"
+_Work = TypeVar("_Work", bound="Callable[..., Coroutine[Any, Any, Any]]")
+
+
+def _awaited(work: _Work) -> _Work:
+    @functools.wraps(work)
+    def acquiring(*args: Any, **options: Any) -> _Acquiring:
+        return _Acquiring(work(*args, **options))
+
+    return cast("_Work", acquiring)
+
+
 class AsyncLocker:
     """The methods of `Locker` as awaitables, with the same names, arguments and errors.
 
@@ -319,6 +369,7 @@ class AsyncLocker:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._locker!r}>"
 
+    @_awaited
     async def acquire(
         self,
         name: Name,
@@ -335,6 +386,7 @@ class AsyncLocker:
         asked = options(wait, ttl, label, renew, max_hold, shared)
         return AsyncGuard(await run(lambda port: core.acquire(key, *asked, port)))
 
+    @_awaited
     async def try_acquire(
         self,
         name: Name,
@@ -350,6 +402,7 @@ class AsyncLocker:
             name, wait=0, ttl=ttl, label=label, renew=renew, max_hold=max_hold, shared=shared
         )
 
+    @_awaited
     async def acquire_many(
         self,
         names: Iterable[Name],
