@@ -109,6 +109,17 @@ each('an extension replaces the lock', async ({ make, library, key }) => {
   await longer.release()
 })
 
+// Code that keeps the first object, in a closure for example, still ends the lock with it.
+each('the object of a lock that was extended still releases it', async ({ make, library, key }) => {
+  const [redlock, other] = [make(once), make(once)]
+  const lock = await redlock.acquire([key], 2000)
+  const longer = await lock.extend(6000)
+  await lock.release()
+  await (await other.acquire([key], 1000)).release()
+  await assert.rejects(longer.extend(1000), library.ExecutionError)
+  await assert.rejects(longer.release(), library.ExecutionError)
+})
+
 each('a lock ends with its duration', async ({ make, library, key }) => {
   const [redlock, other] = [make(once), make(once)]
   const lock = await redlock.acquire([key], 1500)
