@@ -59,7 +59,7 @@ export interface NodeInfo {
   readonly vote?: NodeVote
 }
 
-/** The options of an acquisition. The defaults are the locker's. */
+/** The options of an acquisition. The defaults, also of what is undefined, are the locker's. */
 export interface AcquireOptions {
   /**
    * How long to wait in line while another holds the lock, or while too few nodes grant it, also
@@ -230,8 +230,10 @@ export class Locker {
  * A lock that is held: to be released, or used with `await using`.
  *
  * `await using` releases at the end of the block, and throws a `LostError` if the lease ended while
- * the block ran. (If the block has thrown as well, JavaScript wraps both in a
- * `SuppressedError`; `Locker.using` throws the one that matters.) A release that too few nodes
+ * the block ran, unless the guard has thrown that before: from `check()`, `extend()`, `downgrade()`
+ * or `release()`. (If the block throws another error after the loss, JavaScript wraps both in a
+ * `SuppressedError`, also if the signal `lost` stopped it; `Locker.using` throws the one that
+ * matters.) A release that too few nodes
  * confirmed is no error at the end of a block: the lease runs out. A guard that is forgotten is
  * renewed until it is garbage-collected, which may be never, and then releases in the background. Its
  * signal `lost` keeps it, a listener of the signal does not.
@@ -336,9 +338,12 @@ export class LockError extends Error {
   readonly isRetryable: boolean
 }
 
-/** Another holds the lock, and the wait is over. */
+/**
+ * Another holds the lock, or several compete for it, or the nodes keep it for the first in line; and
+ * the wait is over.
+ */
 export class HeldError extends LockError {
-  /** The label of the holder, as most nodes report it. */
+  /** The label of the holder, as most nodes report it; undefined if it has none, or nobody holds it. */
   readonly label: string | undefined
   /** How long its lease lasts unless it is extended. */
   readonly left: number | undefined
@@ -365,7 +370,7 @@ export class TooLateError extends LockError {}
 
 /**
  * The lease has ended: stop what it protected. If it expired because too few nodes confirmed an
- * extension, `nodes` has their votes on the last one.
+ * extension, `nodes` has their votes on the last one; if it was removed, the votes that showed this.
  */
 export class LostError extends LockError {
   /** `expired`, `removed` by force, `max_hold` reached, or `released`. */

@@ -105,7 +105,11 @@ export class Redlock extends EventEmitter {
 
   release(lock: Lock, settings?: Partial<Settings>): Promise<ExecutionResult>
 
-  /** Makes the lock last for `duration` milliseconds from now, but never shorter. */
+  /**
+   * Makes the lock last for `duration` milliseconds from now, but never shorter. Returns the object
+   * that stands for it from now on. As in node-redlock, the existing object has expired, so it cannot
+   * be extended again; it can still be released, and that releases the lock.
+   */
   extend(existing: Lock, duration: number, settings?: Partial<Settings>): Promise<Lock>
 
   /**

@@ -376,7 +376,7 @@ function check(resources) {
 function whole(duration) {
   // Infinity passes here as in node-redlock, and fails later.
   if (Math.floor(duration) !== duration) {
-    throw new Error('Duration must be an integer value in milliseconds.')
+    throw new Error(`Duration must be an integer value in milliseconds: it is ${inspect(duration)}.`)
   }
 }
 

@@ -208,7 +208,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 pub(super) fn ttl(text: &str) -> Result<Typed, String> {
     let ttl = typed(text)?;
     if ttl.length < TTL_MIN {
-        return Err(format!("it is too short to work under: give at least {}", Length(TTL_MIN)));
+        return Err(format!("it is too short: give at least {}", Length(TTL_MIN)));
     }
     if ttl.length > TTL_MAX {
         return Err("no node allows a lease longer than 366d".to_owned());

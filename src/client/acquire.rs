@@ -10,14 +10,14 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use super::ballot::{Ballot, LostAttempt, Won};
-use super::core::{Core, count};
+use super::core::{Core, STRAGGLERS, count};
 use super::error::{AcquireError, AcquireReport, WithError};
 use super::guard::{Guard, Known};
-use super::inbox::{Inbox, RequestKind};
+use super::inbox::{Arrival, Inbox, RequestKind};
 use super::lease::Lease;
 use super::packet::Packet;
 use super::printable::{InShort, Printable};
-use super::reading::lock_info;
+use super::reading::{acquire_vote, lock_info};
 use super::settings::{LeaseOptions, LeasePlan, check_label, check_name};
 use super::vote::Vote;
 use super::waiter::Waiter;
@@ -25,9 +25,6 @@ use crate::engine::{
     Fence, Grant, LockState, Loss, Mode, NodeSet, Quorum, Renewal, Stand, Step, Verdict,
 };
 use crate::wire::lock_info::LockInfo;
-
-/// How long a lost attempt waits for the last answers, which may save commands.
-const STRAGGLERS: Duration = Duration::from_millis(2);
 
 /// An acquisition about to be made: `locker.acquire(name)`, options, `.await`.
 ///
@@ -249,11 +246,7 @@ impl Acquire {
             let waited = world.now().saturating_sub(started_at);
             let quorum = self.core.quorum;
             if waited >= self.wait || verdict(lost.loss, &lost.votes, quorum) == Verdict::Refused {
-                let failed = Failed {
-                    loss: lost.loss,
-                    votes: std::mem::take(&mut lost.votes),
-                    is_timed_out: lost.is_timed_out,
-                };
+                let failed = Failed::of(&mut lost);
                 // Abandon the attempt and the wait before asking the nodes what they know.
                 drop((lost, waiter));
                 return Err(self.failure(failed, waited, attempts).await);
@@ -328,12 +321,12 @@ impl Acquire {
 
     /// The error of a failed acquisition, with what the nodes know about the lock.
     async fn failure(&self, failed: Failed, waited: Duration, attempts: u32) -> AcquireError {
-        let Failed { loss, votes, is_timed_out } = failed;
+        let Failed { loss, votes, is_timed_out, late } = failed;
         let is_late: Vec<bool> = votes.iter().map(|vote| is_timed_out && vote.is_none()).collect();
         // The last attempt may have begun at the end of the wait. With this, all is over within
         // the timeout after it.
         let left = (self.wait + self.plan.timeout).saturating_sub(waited);
-        let mut votes = self.describe(votes, (&is_late, left)).await;
+        let mut votes = self.describe(votes, (&is_late, left), late).await;
         let verdict = verdict(loss, &votes, self.core.quorum);
         if verdict == Verdict::NoQuorum {
             // A late node that reports the lock as free now does not explain the failure.
@@ -372,34 +365,41 @@ impl Acquire {
         }
     }
 
+    /// What each node knows about the lock. Nodes that were late have only the time that is left.
+    async fn infos(&self, is_late: &[bool], left: Duration) -> Vec<Option<Result<LockInfo, Vote>>> {
+        let (inbox, timeout) = (Inbox::new(self.core.quorum.nodes()), self.plan.timeout);
+        self.core.send_all(&Packet::info(&self.name), &inbox, RequestKind::Only);
+        let left = left.min(timeout);
+        let mut infos = self.core.collect(&inbox, left, lock_info, |_| false).await;
+        // The others have answered the attempt, and so they will answer now.
+        let is_owed = |(info, is_late): (&Option<_>, &bool)| info.is_none() && !is_late;
+        if infos.iter().zip(is_late).any(is_owed) {
+            let owed: Vec<bool> = infos.iter().zip(is_late).map(is_owed).collect();
+            let is_enough = |more: &[Option<Result<LockInfo, Vote>>]| {
+                more.iter().zip(&owed).all(|(info, is_owed)| info.is_some() || !is_owed)
+            };
+            let more = self.core.collect(&inbox, timeout - left, lock_info, is_enough).await;
+            for (info, more) in infos.iter_mut().zip(more) {
+                *info = info.take().or(more);
+            }
+        }
+        infos
+    }
+
     /// Asks each node about the lock that was not acquired, for labels and times left, and for the
-    /// votes of nodes that the attempt did not wait for. Nodes that were late have only the time
-    /// that is left.
+    /// votes of nodes that the attempt did not wait for, unless these arrive meanwhile at `late`: a
+    /// node that had granted the lock would report it as free, because the attempt is abandoned.
     async fn describe(
         &self,
         votes: Vec<Option<Vote>>,
         (is_late, left): (&[bool], Duration),
+        late: Option<Inbox>,
     ) -> Vec<Option<Vote>> {
         let held = |vote: &Option<Vote>| matches!(vote, Some(Vote::Held { .. }) | None);
         let mut votes = votes;
         if votes.iter().any(held) {
-            let inbox = Inbox::new(self.core.quorum.nodes());
-            self.core.send_all(&Packet::info(&self.name), &inbox, RequestKind::Only);
-            let timeout = self.plan.timeout;
-            let left = left.min(timeout);
-            let mut infos = self.core.collect(&inbox, left, lock_info, |_| false).await;
-            // The others have answered the attempt, and so they will answer now.
-            let is_owed = |(info, is_late): (&Option<_>, &bool)| info.is_none() && !is_late;
-            if infos.iter().zip(is_late).any(is_owed) {
-                let owed: Vec<bool> = infos.iter().zip(is_late).map(is_owed).collect();
-                let is_enough = |more: &[Option<Result<LockInfo, Vote>>]| {
-                    more.iter().zip(&owed).all(|(info, is_owed)| info.is_some() || !is_owed)
-                };
-                let more = self.core.collect(&inbox, timeout - left, lock_info, is_enough).await;
-                for (info, more) in infos.iter_mut().zip(more) {
-                    *info = info.take().or(more);
-                }
-            }
+            let infos = self.infos(is_late, left).await;
+            hear_late(&mut votes, late);
             for (vote, info) in votes.iter_mut().zip(infos) {
                 match (&vote, info) {
                     (Some(Vote::Held { .. }) | None, Some(Ok(info)))
@@ -410,6 +410,11 @@ impl Acquire {
                             true => Vote::held_from_reader(info),
                             false => Vote::held(info),
                         });
+                    }
+                    (Some(Vote::Held { .. }) | None, Some(Ok(info)))
+                        if info.state == LockState::Reserved =>
+                    {
+                        *vote = Some(Vote::Reserved);
                     }
                     (None, Some(Err(other))) => *vote = Some(other),
                     (None, Some(Ok(_))) => *vote = Some(Vote::NotHeld),
@@ -448,6 +453,29 @@ struct Failed {
     loss: Loss,
     votes: Vec<Option<Vote>>,
     is_timed_out: bool,
+    /// Where the votes arrive that it did not wait for, unless the time to answer had run out.
+    late: Option<Inbox>,
+}
+
+impl Failed {
+    fn of(lost: &mut LostAttempt<'_>) -> Failed {
+        let (loss, is_timed_out) = (lost.loss, lost.is_timed_out);
+        let votes = std::mem::take(&mut lost.votes);
+        Failed { loss, votes, is_timed_out, late: lost.late.take().filter(|_| !is_timed_out) }
+    }
+}
+
+/// Takes the votes of nodes that an attempt did not wait for. (A refusal may be about an option
+/// that only this request had.)
+fn hear_late(votes: &mut [Option<Vote>], late: Option<Inbox>) {
+    let Some(late) = late else { return };
+    while let Some(Arrival { node, request, outcome }) = late.take() {
+        let vote = outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
+        let is_vote = request.late().is_some() && !matches!(vote, Vote::Refused(_));
+        if is_vote && votes[node].is_none() {
+            votes[node] = Some(vote);
+        }
+    }
 }
 
 /// The verdict of the votes of a lost attempt.

@@ -3,12 +3,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+#[cfg(feature = "cli")]
+use super::inbox::SAME_SERVER;
 use super::inbox::{NoReply, ServerId};
 #[cfg(feature = "cli")]
 use super::vote::Vote;
 
-/// Why a server's second vote does not count.
-pub(super) const SAME_SERVER: &str = "the same server as another node: remove one";
 /// How the text about a Cluster that is given twice begins.
 const SAME_CLUSTER: &str = "the same Cluster as ";
 
@@ -25,10 +25,10 @@ pub(crate) fn same_as(vote: &Vote) -> Option<&str> {
 
 /// Which server answers on each connection, and of which Clusters the nodes are.
 #[derive(Debug)]
-pub(super) struct Answering(Mutex<Known>);
+pub(super) struct Answering(Mutex<Answerers>);
 
 #[derive(Debug)]
-struct Known {
+struct Answerers {
     servers: Vec<Option<ServerId>>,
     clusters: Vec<KnownCluster>,
 }
@@ -44,7 +44,7 @@ struct KnownCluster {
 impl Answering {
     /// For `places` connections.
     pub(super) fn new(places: usize) -> Answering {
-        Answering(Mutex::new(Known { servers: vec![None; places], clusters: Vec::new() }))
+        Answering(Mutex::new(Answerers { servers: vec![None; places], clusters: Vec::new() }))
     }
 
     /// A place for one more connection.
@@ -86,7 +86,7 @@ impl Answering {
         Ok(())
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, Answerers> {
         // Nothing panics while the lock is held, so what is known is intact even if it is poisoned.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

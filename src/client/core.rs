@@ -31,6 +31,9 @@ pub struct Stats {
     pub acquired: u64,
 }
 
+/// How long a lost attempt waits for the last answers, which may save commands, and a lease that is
+/// lost, for the votes in its error.
+pub(super) const STRAGGLERS: Duration = Duration::from_millis(2);
 /// The pause before a command is sent again after its connection broke.
 const AGAIN: Duration = Duration::from_millis(10);
 /// Enough for commands to be written, to nodes from which no answer is expected.
@@ -183,7 +186,7 @@ impl Core {
             let node = arrival.node;
             let vote = arrival.outcome.map_or_else(Vote::from, |reply| read(&reply));
             missing = missing.without(NodeSet::of(node));
-            if matches!(vote, Vote::Unreachable(_)) && is_worth(node) {
+            if matches!(vote, Vote::Unreachable(_) | Vote::TimedOut) && is_worth(node) {
                 again.insert(node);
             }
             votes[node] = vote;

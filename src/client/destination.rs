@@ -13,9 +13,6 @@ use super::node_url;
 use super::seeds::Seeds;
 use super::sentinel::{SwitchWatch, WatchedGroup};
 
-/// The text if a server takes the connection, and says nothing.
-pub(crate) const NO_ANSWER: &str = "no answer when connecting";
-
 /// Where a node is, and the user to log in as.
 #[derive(Debug, Clone)]
 pub(super) enum Destination {
@@ -111,7 +108,8 @@ impl Destination {
         limit: Duration,
         asked: &mut Option<Arc<str>>,
     ) -> Result<Arrived, NoReply> {
-        let silent = |_| NoReply::Unreachable(NO_ANSWER.into());
+        // The same word as for a node that hangs later: an operator cannot tell the two apart.
+        let silent = |_| NoReply::TimedOut;
         match self {
             Destination::Server(address) => {
                 let login = timeout(limit, address.connect(channel)).await.map_err(silent)??;

@@ -6,15 +6,17 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::length::Length;
 use super::printable::InShort;
-use super::vote::{Length, NodeReport, Summary, Vote};
+use super::vote::{NodeReport, Summary, Vote};
 use crate::engine::{Ending, Fence};
 
 /// Why a lock was not acquired.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Another held the lock, or several competed for it, until the wait was over.
+    /// Another held the lock, or several competed for it, or the nodes kept it for the first in
+    /// line, until the wait was over.
     Held(AcquireReport),
     /// Too few nodes could be asked: unreachable, not serving, timed out, or in quarantine.
     NoQuorum(AcquireReport),
@@ -271,7 +273,8 @@ pub enum WithError {
         /// The fence under which the work ran.
         fence: Fence,
         /// Each node's vote on the last extension, if the lease expired because too few confirmed
-        /// it; empty if nothing tried to extend it.
+        /// it, or if that extension showed that the lock was removed; empty if nothing tried to
+        /// extend it.
         nodes: Vec<NodeReport>,
     },
 }

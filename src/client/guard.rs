@@ -124,12 +124,18 @@ impl Guard {
 
     /// The error of work that goes on under this lease, which is lost.
     pub(super) fn lost_with(&self, lost: Lost) -> WithError {
-        let nodes = if lost == Lost::Expired { self.unconfirmed() } else { Vec::new() };
-        WithError::Lost { lost, fence: self.fence(), nodes }
+        WithError::Lost { lost, fence: self.fence(), nodes: self.why(lost) }
     }
 
-    /// Each node's vote on the last extension, if too few confirmed it: why a lease expires. Empty
-    /// if the last extension was confirmed, if there was none, or if the lock was removed.
+    /// The votes that say why the lease is lost, if nodes do.
+    fn why(&self, lost: Lost) -> Vec<NodeReport> {
+        let is_told = matches!(lost, Lost::Expired | Lost::Removed);
+        if is_told { self.unconfirmed() } else { Vec::new() }
+    }
+
+    /// Each node's vote on the last extension, if too few confirmed it, or if it showed that the
+    /// lock was removed: why a lease is lost. Empty if the last extension was confirmed, or if
+    /// there was none.
     pub fn unconfirmed(&self) -> Vec<NodeReport> {
         self.hold.lease.unconfirmed()
     }

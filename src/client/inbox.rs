@@ -13,7 +13,6 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::answering::SAME_SERVER;
 use super::reading::has_no_place;
 use super::vote::Vote;
 use super::wakes::Bell;
@@ -25,6 +24,8 @@ use crate::wire::resp::Reply;
 pub enum NoReply {
     /// The node could not be reached, or the connection broke before the reply.
     Unreachable(Arc<str>),
+    /// The node is silent: it has not answered for long, or not when connecting.
+    TimedOut,
     /// The node sent something that is not a reply.
     Garbled(Arc<str>),
     /// The node did not let in the URL's user.
@@ -41,6 +42,7 @@ impl NoReply {
         let with = |text: Arc<str>| Arc::from(format!("{place}: {text}"));
         match self {
             NoReply::Unreachable(text) => NoReply::Unreachable(with(text)),
+            NoReply::TimedOut => NoReply::TimedOut,
             NoReply::Garbled(text) => NoReply::Garbled(with(text)),
             NoReply::NoPermission(text) => NoReply::NoPermission(with(text)),
             NoReply::Unavailable(text) => NoReply::Unavailable(with(text)),
@@ -49,12 +51,16 @@ impl NoReply {
     }
 }
 
+/// What is said of one of several servers that has not answered in time.
+pub(crate) const NO_ANSWER: &str = "no answer";
+
 /// Of several reasons, one that needs action; if there is only silence, all of them.
 pub(super) fn most_telling(failures: Vec<NoReply>, silence: &str) -> NoReply {
     let (mut silent, mut rest) = (Vec::new(), Vec::new());
     for failure in failures {
         match failure {
             NoReply::Unreachable(text) => silent.push(text),
+            NoReply::TimedOut => silent.push(NO_ANSWER.into()),
             failure => rest.push(failure),
         }
     }
@@ -70,6 +76,7 @@ impl From<NoReply> for Vote {
     fn from(failure: NoReply) -> Vote {
         match failure {
             NoReply::Unreachable(text) => Vote::Unreachable(text),
+            NoReply::TimedOut => Vote::TimedOut,
             NoReply::Garbled(text) => Vote::Garbled(text),
             NoReply::NoPermission(text) => Vote::NoPermission(text),
             NoReply::Unavailable(text) => Vote::Unavailable(text),
@@ -154,6 +161,8 @@ impl ServerId {
     }
 }
 
+/// Why a server's second vote does not count.
+pub(super) const SAME_SERVER: &str = "the same server as another node: remove one";
 const OTHER_SERVER: &str = "another server answers there than a moment ago";
 
 #[derive(Debug, Default)]
@@ -273,6 +282,11 @@ impl Inbox {
             Poll::Pending => timer.as_mut().poll(ctx).map(|()| None),
         })
         .await
+    }
+
+    /// The next reply, if it has arrived.
+    pub(super) fn take(&self) -> Option<Arrival> {
+        lock(&self.0).arrived.pop_front()
     }
 
     /// The next reply.

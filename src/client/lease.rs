@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::Instrument;
 
-use super::core::Core;
+use super::core::{Core, STRAGGLERS};
 use super::error::{ExtendError, Lost, ReleaseError};
 use super::inbox::{Arrival, Inbox, RequestKind};
 use super::keeper::{Kept, Slot};
@@ -62,7 +62,8 @@ struct Upkeep {
     slot: Option<Slot>,
     /// The longest ttl that was requested: an unconfirmed release is repeated for that long.
     longest: Millis,
-    /// The votes on the last round of extensions, if too few confirmed it.
+    /// The votes on the last round of extensions, if too few confirmed it, or if it showed that the
+    /// lock was removed.
     unconfirmed: Vec<Vote>,
     /// Whether its loss has been counted.
     is_counted: bool,
@@ -75,6 +76,8 @@ struct Extending {
     votes: Vec<Vote>,
     /// How many answers are still to come.
     missing: usize,
+    /// Whether it has shown that the lock was removed.
+    shows_removal: bool,
     /// Until when they are waited for.
     ends_at: Duration,
 }
@@ -182,10 +185,10 @@ impl Lease {
     pub(super) async fn extend(self: &Arc<Self>) -> Result<(), ExtendError> {
         let turn = self.turn.lock().await;
         let mut round = self.begin()?;
-        self.until_decided(&mut round).await?;
+        let decided = self.until_decided(&mut round).await;
         drop(turn);
         self.finish_behind(round);
-        Ok(())
+        decided
     }
 
     fn finish_behind(self: &Arc<Self>, round: Extending) {
@@ -199,10 +202,10 @@ impl Lease {
     async fn renew(&self) -> Result<(), ExtendError> {
         let turn = self.turn.lock().await;
         let mut round = self.begin()?;
-        self.until_decided(&mut round).await?;
+        let decided = self.until_decided(&mut round).await;
         drop(turn);
         self.finish(round).await;
-        Ok(())
+        decided
     }
 
     /// Sends the extension to all nodes.
@@ -213,7 +216,8 @@ impl Lease {
             return Err(ExtendError::Lost(self.ending().unwrap_or(Lost::Released)));
         };
         let ends_at = self.core.world.now() + self.timeout();
-        Ok(Extending { number, inbox, votes: vec![Vote::TimedOut; nodes], missing: nodes, ends_at })
+        let (votes, shows_removal) = (vec![Vote::TimedOut; nodes], false);
+        Ok(Extending { number, inbox, votes, missing: nodes, shows_removal, ends_at })
     }
 
     /// How long a node may take to answer.
@@ -234,11 +238,13 @@ impl Lease {
                     return Ok(());
                 }
                 RenewalStep::Lost(ending) => {
+                    self.hear_stragglers(round).await;
                     self.ended.notify_waiters();
                     return Err(ExtendError::Lost(ending.into()));
                 }
             }
         }
+        round.missing = 0;
         let mut state = self.state();
         state.unconfirmed.clone_from(&round.votes);
         match state.renewal.time_out(round.number, latest(&self.core.world)) {
@@ -250,7 +256,18 @@ impl Lease {
         }
     }
 
-    /// Each node's vote on the last extension, if too few confirmed it.
+    /// Gives nodes a moment to answer a round that has shown the loss: whoever is told of it reads
+    /// their votes. The lease counts as lost already.
+    async fn hear_stragglers(&self, round: &mut Extending) {
+        let mut timer = pin!(self.core.world.sleep(STRAGGLERS));
+        while round.missing > 0 {
+            let Some(arrival) = round.inbox.next(timer.as_mut()).await else { return };
+            let _ = self.take(round, arrival);
+        }
+    }
+
+    /// Each node's vote on the last extension, if too few confirmed it, or if it showed that the
+    /// lock was removed.
     pub(super) fn unconfirmed(&self) -> Vec<NodeReport> {
         let votes = self.state().unconfirmed.clone();
         if votes.is_empty() { Vec::new() } else { self.core.reports(&self.name, votes) }
@@ -263,7 +280,7 @@ impl Lease {
         while round.missing > 0 {
             let Some(arrival) = round.inbox.next(timer.as_mut()).await else { return };
             if let RenewalStep::Lost(_) = self.take(&mut round, arrival) {
-                return self.ended.notify_waiters();
+                self.ended.notify_waiters();
             }
         }
     }
@@ -287,11 +304,11 @@ impl Lease {
             // round is then withdrawn, and does not arrive after the validity.
             round.missing += repair.len();
         }
-        if let RenewalStep::Lost(Ending::Removed) = step {
-            // What an earlier extension was told is not why.
-            state.unconfirmed.clear();
-        }
+        round.shows_removal |= step == RenewalStep::Lost(Ending::Removed);
         round.votes[arrival.node] = vote;
+        if round.shows_removal {
+            state.unconfirmed.clone_from(&round.votes);
+        }
         step
     }
 
@@ -307,10 +324,10 @@ impl Lease {
             state.longest = state.longest.max(terms.ttl);
         }
         let mut round = self.begin()?;
-        self.until_decided(&mut round).await?;
+        let decided = self.until_decided(&mut round).await;
         drop(turn);
         self.finish_behind(round);
-        Ok(())
+        decided
     }
 
     /// Makes the holder a reader, before the next extension tells the nodes: others may read as

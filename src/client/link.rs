@@ -28,10 +28,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::answering::{Answering, SAME_SERVER};
+use super::answering::Answering;
 use super::connect::{Login, Stream, next_reply};
 use super::destination::{Arrived, Destination};
-use super::inbox::{NoReply, ReplyTo, ServerId};
+use super::inbox::{NoReply, ReplyTo, SAME_SERVER, ServerId};
 use super::outbox::{Item, Outbox};
 use super::packet::Packet;
 use super::printable::plain;
@@ -525,10 +525,7 @@ impl Connection {
             }
         }
         match self.stalled.as_mut().poll(ctx) {
-            Poll::Ready(()) => {
-                let text = format!("no answer for {} ms", self.stall.as_millis() / 2);
-                Poll::Ready(Some(NoReply::Unreachable(text.into())))
-            }
+            Poll::Ready(()) => Poll::Ready(Some(NoReply::TimedOut)),
             Poll::Pending => Poll::Pending,
         }
     }

@@ -39,6 +39,7 @@ mod inbox;
 mod inspect;
 mod keeper;
 mod lease;
+mod length;
 mod link;
 mod links;
 mod locker;
@@ -74,8 +75,6 @@ pub use acquire::Acquire;
 #[cfg(feature = "cli")]
 pub(crate) use answering::same_as;
 #[cfg(feature = "cli")]
-pub(crate) use destination::NO_ANSWER;
-#[cfg(feature = "cli")]
 pub(crate) use error::SLOW;
 #[doc(hidden)]
 pub use error::WhyLost;
@@ -85,8 +84,12 @@ pub use error::{
 pub use guard::{Guard, Leaked};
 pub use holder::Holder;
 #[cfg(feature = "cli")]
+pub(crate) use inbox::NO_ANSWER;
+#[cfg(feature = "cli")]
 pub(crate) use inspect::LISTED_MAX;
 pub use inspect::{NodeInfo, NodeLocks};
+#[doc(hidden)]
+pub use length::Length;
 pub use locker::Locker;
 pub use many::{AcquireMany, Guards};
 #[cfg(feature = "cli")]
@@ -94,13 +97,13 @@ pub(crate) use printable::{Printable, PrintableName, is_plain};
 #[cfg(feature = "cli")]
 pub(crate) use settings::TIMEOUTS_PER_TTL;
 #[doc(hidden)]
-pub use settings::{LengthUnit, TTL_MAX_DEFAULT, TTL_MIN};
+pub use settings::{LengthUnit, OptionRanges, TTL_MAX_DEFAULT, TTL_MIN};
 pub use settings::{LockerBuilder, NAME_MAX};
 pub use survey::{LockSurvey, NodeStatus, NodeSurvey, ReplicaStatus, SlotShare, Support, Survey};
+#[doc(hidden)]
+pub use vote::Summary;
 #[cfg(feature = "cli")]
 pub(crate) use vote::{Group, Holders, Share};
-#[doc(hidden)]
-pub use vote::{Length, Summary};
 pub use vote::{NodeReport, Vote};
 
 // Needed to simulate the client, and by the packages for other languages. Not part of the public

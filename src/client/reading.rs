@@ -2,8 +2,9 @@
 //!
 //! Answers are judged only here. The bytes on the wire are the business of [`crate::wire`].
 
+use super::length::Length;
 use super::packet::TOKEN_LENGTH;
-use super::vote::{Length, Vote};
+use super::vote::Vote;
 use crate::wire::code::{self, Meaning};
 use crate::wire::lock_info::{self, LockInfo};
 use crate::wire::outcome::{

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use tokio_rustls::rustls;
 
 use super::connect::{Address, exchange_by};
-use super::inbox::{NoReply, most_telling};
+use super::inbox::{NO_ANSWER, NoReply, most_telling};
 use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
 use super::slots::{SlotRange, read_slots};
@@ -87,7 +87,7 @@ impl Seeds {
         let places: Vec<Location> = known.iter().cloned().chain(new).collect();
         let ask = |place: Location| async move {
             let told = timeout(patience, self.ask_one(&place)).await;
-            told.unwrap_or_else(|_| Err(NoReply::Unreachable("no answer".into())))
+            told.unwrap_or_else(|_| Err(NoReply::Unreachable(NO_ANSWER.into())))
                 .map_err(|failure| failure.at(&place))
         };
         let (mut places, mut asked) = (places.into_iter(), FuturesUnordered::new());

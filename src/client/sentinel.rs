@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::rustls;
 
 use super::connect::{Address, Login, Stream, exchange_by};
-use super::inbox::{NoReply, most_telling};
+use super::inbox::{NO_ANSWER, NoReply, most_telling};
 use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
 use crate::wire::code;
@@ -131,7 +131,7 @@ impl WatchedGroup {
     async fn ask_all(&self, patience: Duration) -> Result<Vec<SentinelAnswer>, NoReply> {
         let asked = self.sentinels.iter().map(|sentinel| async move {
             let told = timeout(patience, self.ask(sentinel)).await;
-            told.unwrap_or_else(|_| Err(NoReply::Unreachable("no answer".into())))
+            told.unwrap_or_else(|_| Err(NoReply::Unreachable(NO_ANSWER.into())))
                 .map_err(|failure| (sentinel, failure))
         });
         let mut asked: FuturesUnordered<_> = asked.collect();

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::destination::Destination;
 use super::error::BuildError;
+use super::length::Length;
 use super::node_url;
 use super::printable::Printable;
 use super::tls::{Pem, Tls};
-use super::vote::Length;
 use crate::engine::{LABEL_MAX, Millis, NODES_MAX, Quorum, Schedule, TOKEN_MAX, Terms};
 use crate::wire::resp::STRING_MAX;
 
@@ -103,7 +103,57 @@ pub struct LockerBuilder {
     tls: Tls,
 }
 
+/// The lengths of time that options may have, given the others. For the packages for other
+/// languages, whose callers may give what is no length of time at all.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct OptionRanges {
+    /// The shortest ttl.
+    pub ttl_min: Duration,
+    /// The longest ttl.
+    pub ttl_max: Duration,
+    /// The longest timeout.
+    pub timeout_max: Duration,
+    /// What the drift must be below.
+    pub drift_end: Duration,
+    /// What the margin must be below.
+    pub margin_end: Duration,
+}
+
 impl LockerBuilder {
+    /// The lengths of time that the options may have.
+    #[doc(hidden)]
+    pub fn ranges(&self) -> OptionRanges {
+        let (rules, asked) = (self.rules(), self.asked());
+        let drift = rules.terms(asked.ttl).map_or(asked.ttl / 2, |terms| terms.drift.into());
+        let max_hold = asked.max_hold.unwrap_or(asked.ttl);
+        OptionRanges {
+            ttl_min: rules.ttl_min(),
+            ttl_max: rules.max_ttl,
+            timeout_max: asked.ttl / TIMEOUTS_PER_TTL,
+            drift_end: asked.ttl / 2,
+            margin_end: max_hold.min(asked.ttl.saturating_sub(drift)),
+        }
+    }
+
+    fn rules(&self) -> LeaseRules {
+        LeaseRules {
+            drift: self.drift,
+            margin: self.margin,
+            max_ttl: self.max_ttl.unwrap_or(TTL_MAX_DEFAULT),
+            timeout: self.timeout,
+            unit: self.unit,
+        }
+    }
+
+    fn asked(&self) -> LeaseOptions {
+        LeaseOptions {
+            ttl: self.ttl.unwrap_or(TTL_DEFAULT),
+            renews: !self.no_renewal,
+            max_hold: self.max_hold,
+        }
+    }
+
     /// How errors about options write lengths of time. For the packages for other languages.
     #[doc(hidden)]
     pub fn lengths_in(mut self, unit: LengthUnit) -> Self {
@@ -314,18 +364,7 @@ impl LockerBuilder {
         if count.is_multiple_of(2) && !self.allow_even {
             return Err(BuildError::EvenNodes { count });
         }
-        let rules = LeaseRules {
-            drift: self.drift,
-            margin: self.margin,
-            max_ttl: self.max_ttl.unwrap_or(TTL_MAX_DEFAULT),
-            timeout: self.timeout,
-            unit: self.unit,
-        };
-        let asked = LeaseOptions {
-            ttl: self.ttl.unwrap_or(TTL_DEFAULT),
-            renews: !self.no_renewal,
-            max_hold: self.max_hold,
-        };
+        let (rules, asked) = (self.rules(), self.asked());
         let plan = rules.plan(asked).map_err(BuildError::BadOption)?;
         check_label(&self.label).map_err(BuildError::BadOption)?;
         let wait = self.wait.unwrap_or(WAIT_DEFAULT);
@@ -418,8 +457,15 @@ impl LeaseRules {
     fn check_ttl(&self, ttl: Duration) -> Result<(), String> {
         let (given, min) = (self.unit.shown(ttl), self.unit.shown(self.ttl_min()));
         let max = self.unit.at_most(self.max_ttl);
+        let is_within = (TTL_MIN..=self.max_ttl).contains(&ttl);
+        if !is_within && self.max_ttl < self.ttl_min() {
+            return Err(format!(
+                "max_ttl {} is below the shortest ttl that the settings allow: give {min} or more",
+                self.unit.shown(self.max_ttl)
+            ));
+        }
         if ttl < TTL_MIN {
-            return Err(format!("ttl {given} is too short to work under: give {min} to {max}"));
+            return Err(format!("ttl {given} is too short: give {min} to {max}"));
         }
         if ttl > self.max_ttl {
             return Err(format!(
@@ -484,7 +530,7 @@ impl LeaseRules {
         let max_hold = asked.max_hold.map(Millis::round_down);
         if let Some(max_hold) = asked.max_hold.filter(|max_hold| *max_hold < TTL_MIN) {
             return Err(format!(
-                "max_hold {} is too short to work under: give at least {}",
+                "max_hold {} is too short: give at least {}",
                 self.unit.shown(max_hold),
                 self.unit.shown(TTL_MIN)
             ));
@@ -577,6 +623,13 @@ mod tests {
         assert!(problem(three().timeout(Duration::ZERO)).contains("give 1ms to 10s"));
         let said = problem(three().ttl(millis(600_000)).timeout(millis(200_001)));
         assert!(said.contains("give 1ms to 3m, a third"), "{said}");
+        // The range was empty: "give 20ms to 5ms".
+        let said = problem(three().max_ttl(millis(5)));
+        let needs = "is below the shortest ttl that the settings allow: give";
+        assert_eq!(said, format!("max_ttl 5ms {needs} 20ms or more"));
+        let said = problem(three().max_ttl(millis(500)).timeout(millis(200)));
+        assert_eq!(said, format!("max_ttl 500ms {needs} 600ms or more"));
+        assert_eq!(problem(three().max_ttl(millis(300)).timeout(millis(100)).ttl(millis(300))), "");
         for max_hold in [0, 1, 19] {
             assert!(problem(three().max_hold(millis(max_hold))).contains("at least 20ms"));
         }

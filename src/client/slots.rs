@@ -8,8 +8,8 @@ use crate::wire::code;
 use crate::wire::refusal::{Redirected, read_redirected};
 use crate::wire::resp::Reply;
 
-/// A range of slots, with the id, the host and the port of its master. An empty host is that of the server that
-/// was asked.
+/// A range of slots, with the id, the host and the port of its master. An empty host is that of the
+/// server that was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotRange {
     pub(super) first: u16,
@@ -88,6 +88,14 @@ pub(super) fn read_slots(reply: Option<&Reply>) -> Result<Vec<SlotRange>, NoRepl
         return Err(NoReply::Unavailable("its Cluster has no slots: is it complete?".into()));
     }
     Ok(read)
+}
+
+/// Reads how many slots a server has from its replies to CLUSTER SLOTS and CLUSTER MYID.
+pub(super) fn own_slots(replies: &[Reply]) -> Option<u16> {
+    let [slots, Reply::Text(me)] = replies else { return None };
+    let ranges = read_slots(Some(slots)).ok()?;
+    let own = ranges.iter().filter(|range| range.id.as_bytes() == &**me);
+    Some(own.map(|range| range.last.saturating_sub(range.first) + 1).sum())
 }
 
 fn read_range(range: &Reply) -> Option<SlotRange> {

@@ -17,7 +17,7 @@ use super::packet::Packet;
 use super::printable::Named;
 use super::reading::{error_vote, lock_info};
 use super::search::{Counted, Locks, Wanted};
-use super::slots::read_slots;
+use super::slots::own_slots;
 use super::vote::{NodeReport, Vote};
 use crate::engine::{Fence, LockState, SLOTS, Uncounted};
 use crate::wire::code::{self, Meaning};
@@ -543,14 +543,6 @@ impl Locker {
 fn is_down(reply: &Reply) -> bool {
     let Reply::Text(text) = reply else { return false };
     String::from_utf8_lossy(text).lines().any(|line| line == "cluster_state:fail")
-}
-
-/// Reads how many slots a server has from its replies to CLUSTER SLOTS and CLUSTER MYID.
-fn own_slots(replies: &[Reply]) -> Option<u16> {
-    let [slots, Reply::Text(me)] = replies else { return None };
-    let ranges = read_slots(Some(slots)).ok()?;
-    let own = ranges.iter().filter(|range| range.id.as_bytes() == &**me);
-    Some(own.map(|range| range.last.saturating_sub(range.first) + 1).sum())
 }
 
 /// Reads the replies about a server itself.

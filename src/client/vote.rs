@@ -7,8 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::length::Length;
 use super::printable::Printable;
-use crate::engine::{Answer, Extension, Fence, Millis, RaiseAnswer, Stand};
+use crate::engine::{Answer, Extension, Fence, Quorum, RaiseAnswer, Stand};
 use crate::wire::code::{self, Meaning};
 use crate::wire::lock_info::LockInfo;
 
@@ -38,6 +39,8 @@ pub enum Vote {
         /// How many writers wait for it. A reader does not pass them.
         waiting_writers: u64,
     },
+    /// Nobody holds it there, but the node keeps it for the first in line for a moment.
+    Reserved,
     /// The lock is not held there: the lease has ended, or the node has forgotten it.
     NotHeld,
     /// The node restarted, may have forgotten leases, and grants nothing for now.
@@ -95,6 +98,7 @@ words! {
     Granted = "granted",
     Confirmed = "confirmed",
     Held = "held",
+    Reserved = "reserved",
     NotHeld = "not_held",
     Quarantined = "quarantined",
     TimedOut = "timed_out",
@@ -159,6 +163,7 @@ impl Vote {
             Vote::Confirmed
             | Vote::Provisional
             | Vote::Held { .. }
+            | Vote::Reserved
             | Vote::NotHeld
             | Vote::Quarantined { .. }
             | Vote::ModuleMissing
@@ -172,7 +177,7 @@ impl Vote {
     /// What it means for another attempt.
     pub(super) fn stand(&self) -> Stand {
         match self {
-            Vote::Held { .. } => Stand::Held,
+            Vote::Held { .. } | Vote::Reserved => Stand::Held,
             Vote::NoPlace(text) if code::meaning_of(text) == Meaning::Full => Stand::Held,
             Vote::Granted(_) | Vote::NotHeld => Stand::Free,
             _ if self.is_permanent() => Stand::Permanent,
@@ -199,6 +204,7 @@ impl Vote {
             Vote::NotHeld => Extension::NotHeld,
             Vote::Quarantined { .. } => Extension::Quarantined,
             Vote::Granted(_)
+            | Vote::Reserved
             | Vote::TimedOut
             | Vote::Unreachable(_)
             | Vote::Unavailable(_)
@@ -230,6 +236,7 @@ impl Vote {
             Vote::Confirmed => "confirmed",
             Vote::Provisional => "keeping it for after a quarantine",
             Vote::Held { .. } => "held by another",
+            Vote::Reserved => "kept for the first in line",
             Vote::NotHeld => "free",
             Vote::Quarantined { .. } => "in quarantine",
             Vote::TimedOut => "timed out",
@@ -260,6 +267,7 @@ impl Vote {
             | Vote::Confirmed
             | Vote::Provisional
             | Vote::Held { .. }
+            | Vote::Reserved
             | Vote::NotHeld
             | Vote::Quarantined { left: Some(_), .. }
             | Vote::TimedOut
@@ -272,7 +280,11 @@ impl Vote {
     /// which node it is.
     const fn is_trouble(&self) -> bool {
         match self {
-            Vote::Granted(_) | Vote::Confirmed | Vote::Held { .. } | Vote::NotHeld => false,
+            Vote::Granted(_)
+            | Vote::Confirmed
+            | Vote::Held { .. }
+            | Vote::Reserved
+            | Vote::NotHeld => false,
             Vote::Provisional
             | Vote::Quarantined { .. }
             | Vote::TimedOut
@@ -455,26 +467,69 @@ impl Summary<'_> {
         if count == 0 {
             return Ok(false);
         }
-        let verb = if count == 1 { "holds" } else { "hold" };
-        write!(f, "{} {verb} it", Share(count, self.0.len()))?;
-        let mut labels: Vec<&str> = Vec::new();
+        let mut labels: Vec<(&str, usize)> = Vec::new();
         let (mut longest, mut most, mut ahead) = (None, 0, 0);
         for report in self.0 {
             if let Vote::Held { label, left, readers, waiting_writers, .. } = &report.vote {
-                let new = label.as_deref().filter(|label| !labels.contains(label));
-                labels.extend(new);
+                let known = |(other, _): &&mut (&str, usize)| label.as_deref() == Some(*other);
+                match labels.iter_mut().find(known) {
+                    Some((_, count)) => *count += 1,
+                    None => labels.extend(label.as_deref().map(|label| (label, 1))),
+                }
                 longest = longest.max(*left);
                 (most, ahead) = (most.max(*readers), ahead.max(*waiting_writers));
             }
         }
-        let label = (!labels.is_empty()).then(|| labels.join(" and "));
-        write!(f, " for {}", Holders { label: label.as_deref(), readers: most })?;
+        if most == 0 && self.is_split(count, &labels) {
+            self.write_shares(f, count, &labels)?;
+        } else {
+            let names: Vec<&str> = labels.iter().map(|(label, _)| *label).collect();
+            let label = (!names.is_empty()).then(|| names.join(" and "));
+            let holders = Holders { label: label.as_deref(), readers: most };
+            write!(f, "{} {} it for {holders}", Share(count, self.0.len()), hold(count))?;
+        }
         if let Some(longest) = longest {
             write!(f, " for up to {} more", Length(longest))?;
         }
         write_ahead(f, most, ahead)?;
         Ok(true)
     }
+
+    /// Whether several clients have it on some of the nodes each, and none of them on a quorum. A
+    /// client may have it on nodes that did not answer, too, and on those that name nobody.
+    fn is_split(&self, held: usize, labels: &[(&str, usize)]) -> bool {
+        let named: usize = labels.iter().map(|(_, count)| count).sum();
+        let is_silent = |report: &&NodeReport| report.vote.answer() == Answer::Unknown;
+        let silent = self.0.iter().filter(is_silent).count();
+        let most = labels.iter().map(|(_, count)| count).max().copied().unwrap_or_default();
+        let most = most + (held - named) + silent;
+        labels.len() > 1 && !Quorum::is_majority(most, self.0.len())
+    }
+
+    /// Writes who has it on how many nodes.
+    fn write_shares(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        held: usize,
+        labels: &[(&str, usize)],
+    ) -> fmt::Result {
+        f.write_str("no client has a quorum: ")?;
+        for (place, (label, count)) in labels.iter().enumerate() {
+            let label = Printable::text(label);
+            match place {
+                0 => write!(f, "{} {} it for {label}", Share(*count, self.0.len()), hold(*count))?,
+                _ => write!(f, ", {count} for {label}")?,
+            }
+        }
+        match held - labels.iter().map(|(_, count)| count).sum::<usize>() {
+            0 => Ok(()),
+            unnamed => write!(f, ", {unnamed} for another"),
+        }
+    }
+}
+
+const fn hold(nodes: usize) -> &'static str {
+    if nodes == 1 { "holds" } else { "hold" }
 }
 
 impl fmt::Display for Summary<'_> {
@@ -484,7 +539,12 @@ impl fmt::Display for Summary<'_> {
             if matches!(group.vote, Vote::Held { .. }) {
                 continue;
             }
-            let (count, summary) = (group.count(), group.vote.summary());
+            let count = group.count();
+            let summary = match (group.vote, count) {
+                (Vote::Reserved, 1) => "keeps it for the first in line",
+                (Vote::Reserved, _) => "keep it for the first in line",
+                (vote, _) => vote.summary(),
+            };
             if has_text {
                 write!(f, "; {count} {summary}")?;
             } else {
@@ -512,87 +572,9 @@ impl fmt::Display for Share {
     }
 }
 
-/// A length of time as people write it, and as the arguments of the command are written.
-#[derive(Clone, Copy, Debug)]
-pub struct Length(pub Duration);
-
-impl Length {
-    /// The longest length that is shown exactly and is not above this one: for what a caller may
-    /// rely on, or may ask for at most.
-    pub(crate) fn rounded_down(length: Duration) -> Length {
-        let unit = Length::unit(length);
-        Length(Duration::from_millis(
-            u64::try_from(length.as_millis()).unwrap_or(u64::MAX) / unit * unit,
-        ))
-    }
-
-    /// The shortest length that is shown exactly and is not below this one: for what a caller must
-    /// ask for at least.
-    pub(crate) fn rounded_up(length: Duration) -> Duration {
-        let unit = Length::unit(length);
-        let millis = Millis::round_up(length).get().div_ceil(unit);
-        Duration::from_millis(millis.saturating_mul(unit))
-    }
-
-    /// The unit in which a length of this size is shown, in milliseconds.
-    const fn unit(length: Duration) -> u64 {
-        match length.as_millis() {
-            0..1_000 => 1,
-            1_000..120_000 => 100,
-            120_000..172_800_000 => 60_000,
-            _ => 3_600_000,
-        }
-    }
-}
-
-impl fmt::Display for Length {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let millis = self.0.as_millis();
-        match millis {
-            0..1_000 => write!(f, "{millis}ms"),
-            1_000..120_000 if millis % 1_000 < 100 => write!(f, "{}s", millis / 1_000),
-            1_000..120_000 => write!(f, "{}.{}s", millis / 1_000, millis % 1_000 / 100),
-            120_000..600_000 => two(f, millis.div_ceil(1_000), 60, ["m", "s"]),
-            600_000..7_200_000 => write!(f, "{}m", millis.div_ceil(60_000)),
-            7_200_000..172_800_000 => two(f, millis.div_ceil(60_000), 60, ["h", "m"]),
-            _ => two(f, millis.div_ceil(3_600_000), 24, ["d", "h"]),
-        }
-    }
-}
-
-/// Writes a number of small units as large ones and the remaining small ones.
-fn two(f: &mut fmt::Formatter<'_>, small: u128, per: u128, units: [&str; 2]) -> fmt::Result {
-    write!(f, "{}{}", small / per, units[0])?;
-    if small.is_multiple_of(per) { Ok(()) } else { write!(f, "{}{}", small % per, units[1]) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_long_time_is_told_in_hours_and_days() {
-        let shown = |millis| Length(Duration::from_millis(millis)).to_string();
-        assert_eq!([shown(119_999), shown(120_000)], ["119.9s", "2m"]);
-        assert_eq!([shown(301_000), shown(599_001), shown(601_000)], ["5m1s", "10m", "11m"]);
-        assert_eq!([shown(7_199_999), shown(7_200_000)], ["120m", "2h"]);
-        assert_eq!([shown(72_000_000), shown(85_536_000)], ["20h", "23h46m"]);
-        assert_eq!([shown(172_799_999), shown(172_800_000)], ["48h", "2d"]);
-        assert_eq!(shown(180_000_000), "2d2h");
-    }
-
-    #[test]
-    fn a_bound_is_rounded_so_that_it_is_one() {
-        let down = |millis| Length::rounded_down(Duration::from_millis(millis)).to_string();
-        assert_eq!([down(1_999), down(119_999), down(120_000)], ["1.9s", "119.9s", "2m"]);
-        assert_eq!(down(3_563_998), "59m", "of an hour");
-        assert_eq!([down(172_799_999), down(172_800_000)], ["47h59m", "2d"]);
-        assert_eq!(down(179_999_999), "2d1h");
-        let up = |millis| Length(Length::rounded_up(Duration::from_millis(millis))).to_string();
-        assert_eq!([up(19), up(1_001), up(119_999)], ["19ms", "1.1s", "2m"]);
-        assert_eq!(up(200_001), "4m");
-        assert_eq!(Length::rounded_up(Duration::from_nanos(1)), Duration::from_millis(1));
-    }
 
     #[test]
     fn readers_are_told_of_with_the_writers_whom_they_keep_waiting() {
@@ -679,6 +661,61 @@ mod tests {
             "3 of 5 nodes hold it for worker-7 for up to 2.1s more; 1 timed out: n2; \
              1 unreachable (connection refused): n4"
         );
+    }
+
+    /// Three clients with a part each read as if all of them held the lock.
+    #[test]
+    fn a_split_vote_is_told_from_a_lock_that_is_held() {
+        let held = |label: &str| match label {
+            "" => Vote::TimedOut,
+            "free" => Vote::NotHeld,
+            "?" => Vote::HELD,
+            label => Vote::Held {
+                label: Some(label.to_owned()),
+                left: Some(Duration::from_secs(9)),
+                held_for: None,
+                readers: 0,
+                waiting_writers: 0,
+            },
+        };
+        for (labels, said) in [
+            (
+                &["a", "b", "a", "c", "b"][..],
+                "no client has a quorum: 2 of 5 nodes hold it for a, 2 for b, 1 for c for up to 9s \
+                 more",
+            ),
+            (
+                &["a", "b", "free"],
+                "no client has a quorum: 1 of 3 nodes holds it for a, 1 for b for up to 9s more; 1 \
+                 free",
+            ),
+            (
+                &["a", "b", "a", "b", "?", "free", "free"],
+                "no client has a quorum: 2 of 7 nodes hold it for a, 2 for b, 1 for another for up \
+                 to 9s more; 2 free",
+            ),
+            // A silent node may be the one that makes a quorum.
+            (
+                &["a", "b", ""],
+                "2 of 3 nodes hold it for a and b for up to 9s more; 1 timed out: n2",
+            ),
+            (&["a", "b", "?"], "3 of 3 nodes hold it for a and b for up to 9s more"),
+            (&["a", "a", "b"], "3 of 3 nodes hold it for a and b for up to 9s more"),
+        ] {
+            let votes = labels.iter().map(|label| held(label)).collect();
+            assert_eq!(Summary(&reports(votes)).to_string(), said, "{labels:?}");
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_kept_for_a_waiter_is_held_by_nobody() {
+        let said = |votes| Summary(&reports(votes)).to_string();
+        let kept = "2 of 3 nodes keep it for the first in line; 1 free";
+        assert_eq!(said(vec![Vote::Reserved, Vote::NotHeld, Vote::Reserved]), kept);
+        let kept = "1 of 2 nodes holds it for another; 1 keeps it for the first in line";
+        assert_eq!(said(vec![Vote::HELD, Vote::Reserved]), kept);
+        assert_eq!(Vote::Reserved.to_string(), "kept for the first in line");
+        assert_eq!(Vote::Reserved.stand(), Stand::Held);
     }
 
     #[test]

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lockmod::client::packet::Packet;
-use lockmod::client::{ExtendError, Locker, LockerBuilder, Lost, NoReply, ReplyTo, World};
+use lockmod::client::{
+    ExtendError, Locker, LockerBuilder, Lost, NoReply, NodeReport, ReplyTo, World,
+};
 use lockmod::wire::resp::{self, Reply};
 use metrics_util::debugging::DebugValue;
 use tokio::time::Instant;
@@ -292,6 +294,43 @@ async fn all_nodes_that_answer_a_lost_attempt_are_counted() {
         .collect();
     let votes = ["node-0", "unreachable", "node-1", "held", "node-2", "held"];
     assert_eq!((labels[0].as_str(), &labels[1..]), ("held", &votes.map(str::to_owned)[..]));
+}
+
+fn words(reports: &[NodeReport]) -> Vec<&'static str> {
+    reports.iter().map(|report| report.vote.word()).collect()
+}
+
+/// It was `granted` or `free`, by chance: the attempt did not wait for the answer, and the question
+/// about the lock came after its release.
+#[tokio::test(start_paused = true)]
+async fn the_vote_of_a_node_that_grants_late_is_the_grant() {
+    let script = |node: usize, command: &str| match (node, command.split(' ').next()) {
+        (2, Some("LOCK.ACQUIRE")) => (millis(50), Ok(Reply::Integer(1))),
+        (_, Some("LOCK.INFO")) => (millis(60), Err(NoReply::Unreachable("away".into()))),
+        _ => (Duration::ZERO, Ok(Reply::Nil)),
+    };
+    let locker = ten_seconds().build_in(Scripted::new(3, script)).unwrap();
+    let error = locker.try_acquire("a").await.unwrap_err();
+    assert_eq!(words(error.nodes()), ["held", "held", "granted"]);
+}
+
+/// The error of a lock that was removed named no node.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_removed_has_the_votes_of_the_extension_that_showed_it() {
+    let script = |node: usize, command: &str| match (node, command.split(' ').next()) {
+        (2, Some("LOCK.EXTEND")) => (millis(100), Ok(Reply::Nil)),
+        (_, Some("LOCK.EXTEND")) => (millis(u64::from(node == 1)), Ok(Reply::Nil)),
+        _ => (Duration::ZERO, Ok(Reply::Integer(1))),
+    };
+    let world = Scripted::new(3, script);
+    let locker = ten_seconds().renew(false).build_in(world.clone()).unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    let before = world.now();
+    assert!(matches!(guard.extend().await, Err(ExtendError::Lost(Lost::Removed))));
+    assert!(world.now() - before < millis(10), "two nodes have decided");
+    assert_eq!(words(&guard.unconfirmed()), ["not_held", "not_held", "timed_out"]);
+    tokio::time::sleep(millis(200)).await;
+    assert_eq!(words(&guard.unconfirmed()), ["not_held"; 3]);
 }
 
 /// Regression: a manual extension dropped the answers after the quorum: six of them left a node

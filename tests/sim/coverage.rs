@@ -176,7 +176,7 @@ impl Reached {
                 Vote::Confirmed => "vote: confirmed",
                 Vote::Provisional => "extend: provisional",
                 Vote::Held { label: Some(_), .. } => "vote: held by a label",
-                Vote::Held { label: None, .. } => "vote: held",
+                Vote::Held { label: None, .. } | Vote::Reserved => "vote: held",
                 Vote::NotHeld => "vote: not held",
                 Vote::Quarantined { .. } => "vote: quarantined",
                 Vote::TimedOut => "vote: timed out",

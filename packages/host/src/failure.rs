@@ -145,8 +145,9 @@ impl Failure {
     pub(crate) fn spelled(mut self, unit: Unit) -> Failure {
         let is_about_options = self.kind == Kind::Option || self.reason.is_some();
         if is_about_options {
-            // The client's own setters are written as calls.
-            for name in ["max_ttl()", "allow_even_nodes()", "max_hold", "lost_margin"] {
+            // The client's own setters are written as calls. (With `_`, `lockmod.max-ttl` is not
+            // meant.)
+            for name in ["max_ttl()", "allow_even_nodes()", "max_ttl", "max_hold", "lost_margin"] {
                 let spelled = unit.spelled(name.trim_end_matches("()"));
                 self.text = self.text.replace(name, &spelled);
             }
@@ -171,8 +172,8 @@ impl Failure {
     }
 
     pub(crate) fn forked() -> Failure {
-        let text = "this process was forked from the one that holds the lock: a lease has one \
-                    holder, and its renewals are not made here";
+        let text = "this process was forked from the one that holds the lock: only that one renews \
+                    and releases it";
         Failure::new(Kind::Forked, text, &[])
     }
 

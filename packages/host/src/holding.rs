@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use lockmod::client::{ExtendError, Guard, Lost, NodeReport};
+use lockmod::client::{ExtendError, Guard, Lost, NodeReport, ReleaseError};
 use tokio::sync::RwLock;
 
 use crate::failure::{Failure, lost_word};
@@ -50,7 +50,7 @@ enum Keeping {
 #[derive(Clone, Debug)]
 struct Ended {
     lost: Lost,
-    /// The nodes' votes on the extension that failed last, if it expired.
+    /// The nodes' votes that say why: on the extension that failed last, or on the release.
     nodes: Vec<NodeReport>,
     /// When it was given up, and whether by a call of `release`.
     given_up: Option<(Instant, bool)>,
@@ -60,7 +60,8 @@ impl Ended {
     /// How the lease of a guard has ended, if it has.
     fn of(guard: &Arc<Guard>) -> Option<Ended> {
         let lost = ending(guard)?;
-        let nodes = if lost == Lost::Expired { guard.unconfirmed() } else { Vec::new() };
+        let is_told = matches!(lost, Lost::Expired | Lost::Removed);
+        let nodes = if is_told { guard.unconfirmed() } else { Vec::new() };
         Some(Ended { lost, nodes, given_up: None })
     }
 
@@ -141,6 +142,11 @@ impl Inside {
             Keeping::Guard(guard) => Some((guard, ended)),
             Keeping::Ended(_) => None,
         }
+    }
+
+    /// Notes that the nodes had lost the lease before its holder released it.
+    fn found_removed(&self, nodes: Vec<NodeReport>) {
+        *self.keeping() = Keeping::Ended(Ended { lost: Lost::Removed, nodes, given_up: None });
     }
 
     /// Releases it without waiting for any node, unless it is kept.
@@ -227,6 +233,10 @@ impl Holding {
                 Ok(lost) => lost.await,
                 Err(lost) => lost,
             };
+            if lost == Lost::Released {
+                // The release may find that the lock was removed: it knows when it is over.
+                drop(inside.in_use.read().await);
+            }
             inside.lost(lost, unit)
         })
     }
@@ -301,7 +311,8 @@ impl Holding {
 
     /// A future that releases the lock. It waits for extensions in progress; a second release does
     /// nothing. If it is cancelled, the release is sent anyway. If the lease had ended, it fails
-    /// with that reason, whatever the nodes answer.
+    /// with that reason, whatever the nodes answer. If only the nodes know that it had, it was
+    /// removed, and the lease stays lost for that reason.
     ///
     /// # Errors
     /// [`Failure`] in a forked child.
@@ -316,13 +327,14 @@ impl Holding {
             let Some((guard, ended)) = given_up else { return Ok(()) };
             let _alone = inside.in_use.write().await;
             let released = match Arc::into_inner(guard) {
-                Some(guard) => guard
-                    .release()
-                    .await
-                    .map_err(|error| Failure::from(error).of_lock(&inside.name)),
+                Some(guard) => guard.release().await,
                 // PROOF: extensions drop theirs before they let go of `in_use`.
                 None => unreachable!("an extension that is over has dropped its guard"),
             };
+            if let (Err(ReleaseError::NotHeld(nodes)), None) = (&released, &ended) {
+                inside.found_removed(nodes.clone());
+            }
+            let released = released.map_err(|error| Failure::from(error).of_lock(&inside.name));
             let Some(ended) = ended else { return released };
             let lost = inside.loss(&ended, unit);
             Err(match released {

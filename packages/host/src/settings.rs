@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockmod::client::{
-    Acquire, LengthUnit, Locker, LockerBuilder, NAME_MAX, TTL_MAX_DEFAULT, TTL_MIN, joined,
+    Acquire, LengthUnit, Locker, LockerBuilder, NAME_MAX, OptionRanges, TTL_MIN, joined,
 };
 
 use crate::failure::{Failure, NodeVote};
@@ -108,10 +108,13 @@ impl Unit {
     fn range(self, span: Span) -> String {
         let written = |length| self.written(self.count(length));
         let least = written(span.least);
-        match span.most {
-            Some(most) => format!("{least} to {}", written(most)),
-            None if span.can_be_endless => format!("{least} or more"),
-            None => format!("{least} to {}", written(Duration::from_secs_f64(LENGTH_MAX))),
+        match span.end {
+            End::At(most) if most >= span.least => format!("{least} to {}", written(most)),
+            End::Before(end) if end > span.least => {
+                format!("{least} or more, and less than {}", written(end))
+            }
+            // The other settings leave no room: the client says so once this is a length.
+            End::At(_) | End::Before(_) | End::Never => format!("{least} or more"),
         }
     }
 
@@ -121,20 +124,6 @@ impl Unit {
             Unit::Seconds => LengthUnit::Seconds,
             Unit::Milliseconds => LengthUnit::Milliseconds,
         }
-    }
-
-    /// Passes a length of time to `take`, if there is one.
-    fn set<T>(
-        self,
-        target: T,
-        span: Span,
-        value: Option<f64>,
-        take: fn(T, Duration) -> T,
-    ) -> Result<T, Failure> {
-        Ok(match value {
-            Some(value) => take(target, self.length(span, value)?),
-            None => target,
-        })
     }
 
     /// A length of time, in this unit.
@@ -153,29 +142,52 @@ pub(crate) struct Span {
     /// The range that is named if the value cannot be a length at all. The client refuses the rest
     /// of what is out of range.
     least: Duration,
-    most: Option<Duration>,
+    end: End,
+}
+
+/// Where the lengths that an option can have end.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// With this one.
+    At(Duration),
+    /// Before this one.
+    Before(Duration),
+    /// Nowhere.
+    Never,
 }
 
 impl Span {
     const MS: Duration = Duration::from_millis(1);
 
-    /// With the nodes' limit.
-    pub(crate) const fn ttl(max: Duration) -> Span {
-        Span { most: Some(max), ..Span::new("ttl", false, false).from(TTL_MIN) }
-    }
-
     /// How long a caller waits for the loss of a lease.
     pub(crate) const UNTIL_LOST: Span = Span::new("timeout", true, true);
-    const MAX_TTL: Span = Span::new("max_ttl", false, true);
-    const TIMEOUT: Span = Span::new("timeout", false, false);
     const WAIT: Span = Span::new("wait", true, true);
-    const DRIFT: Span = Span::new("drift", true, false);
-    const LOST_MARGIN: Span = Span::new("lost_margin", true, false);
     const MAX_HOLD: Span = Span::new("max_hold", false, true).from(TTL_MIN);
 
     const fn new(name: &'static str, can_be_zero: bool, can_be_endless: bool) -> Span {
         let least = if can_be_zero { Duration::ZERO } else { Span::MS };
-        Span { name, can_be_zero, can_be_endless, least, most: None }
+        Span { name, can_be_zero, can_be_endless, least, end: End::Never }
+    }
+
+    const fn ttl(ranges: OptionRanges) -> Span {
+        let (least, end) = (ranges.ttl_min, End::At(ranges.ttl_max));
+        Span { end, ..Span::new("ttl", false, false).from(least) }
+    }
+
+    const fn max_ttl(ranges: OptionRanges) -> Span {
+        Span::new("max_ttl", false, true).from(ranges.ttl_min)
+    }
+
+    const fn timeout(ranges: OptionRanges) -> Span {
+        Span { end: End::At(ranges.timeout_max), ..Span::new("timeout", false, false) }
+    }
+
+    const fn drift(ranges: OptionRanges) -> Span {
+        Span { end: End::Before(ranges.drift_end), ..Span::new("drift", true, false) }
+    }
+
+    const fn lost_margin(ranges: OptionRanges) -> Span {
+        Span { end: End::Before(ranges.margin_end), ..Span::new("lost_margin", true, false) }
     }
 
     const fn from(self, least: Duration) -> Span {
@@ -278,6 +290,8 @@ pub struct Host {
 }
 
 type SetLength = fn(LockerBuilder, Duration) -> LockerBuilder;
+/// The lengths that an option can have, given the others.
+type SpanOf = fn(OptionRanges) -> Span;
 
 #[derive(Debug)]
 pub(crate) struct Inside {
@@ -287,7 +301,8 @@ pub(crate) struct Inside {
     has_tls: bool,
     /// The nodes' addresses.
     nodes: Vec<String>,
-    max_ttl: Duration,
+    /// The ttls that a request may have.
+    ttl: Span,
 }
 
 impl Drop for Inside {
@@ -348,19 +363,27 @@ impl Host {
         let is_tls = |url: &String| url.starts_with("rediss") || url.starts_with("valkeys");
         let has_tls = settings.nodes.iter().any(is_tls);
         let mut builder = Locker::builder().nodes(settings.nodes).lengths_in(unit.in_client());
-        let max_ttl = settings.max_ttl.map(|max| unit.length(Span::MAX_TTL, max)).transpose()?;
-        let max_ttl = max_ttl.unwrap_or(TTL_MAX_DEFAULT);
-        let lengths: [(Span, Option<f64>, SetLength); 7] = [
-            (Span::ttl(max_ttl), settings.ttl, LockerBuilder::ttl),
-            (Span::MAX_TTL, settings.max_ttl, LockerBuilder::max_ttl),
-            (Span::TIMEOUT, settings.timeout, LockerBuilder::timeout),
-            (Span::WAIT, settings.wait, LockerBuilder::wait),
-            (Span::DRIFT, settings.drift, LockerBuilder::drift),
-            (Span::LOST_MARGIN, settings.lost_margin, LockerBuilder::lost_margin),
-            (Span::MAX_HOLD, settings.max_hold, LockerBuilder::max_hold),
+        let lengths: [(SpanOf, Option<f64>, SetLength); 7] = [
+            (Span::ttl, settings.ttl, LockerBuilder::ttl),
+            (Span::max_ttl, settings.max_ttl, LockerBuilder::max_ttl),
+            (Span::timeout, settings.timeout, LockerBuilder::timeout),
+            (|_| Span::WAIT, settings.wait, LockerBuilder::wait),
+            (Span::drift, settings.drift, LockerBuilder::drift),
+            (Span::lost_margin, settings.lost_margin, LockerBuilder::lost_margin),
+            (|_| Span::MAX_HOLD, settings.max_hold, LockerBuilder::max_hold),
         ];
+        let mut refused = None;
         for (span, value, take) in lengths {
-            builder = unit.set(builder, span, value, take)?;
+            let Some(value) = value else { continue };
+            match unit.length(span(builder.ranges()), value) {
+                Ok(length) => builder = take(builder, length),
+                Err(_) => refused = refused.or(Some((span, value))),
+            }
+        }
+        // The range of an option depends on the others.
+        let ranges = builder.ranges();
+        if let Some((span, value)) = refused {
+            unit.length(span(ranges), value)?;
         }
         builder = builder.renew(settings.renew.unwrap_or(true));
         builder = builder.label(settings.label.unwrap_or_default());
@@ -380,7 +403,7 @@ impl Host {
         let built = builder.build().map_err(|error| Failure::from(error).spelled(unit))?;
         let nodes = built.nodes().iter().map(|node| node.to_string()).collect();
         let locker = Ours::new(background, built);
-        let inside = Arc::new(Inside { locker, unit, has_tls, nodes, max_ttl });
+        let inside = Arc::new(Inside { locker, unit, has_tls, nodes, ttl: Span::ttl(ranges) });
         background.hosts.note(&inside);
         Ok(Host { inside })
     }
@@ -401,7 +424,7 @@ impl Host {
 
     /// The ttls that a request may have.
     pub(crate) fn ttl(&self) -> Span {
-        Span::ttl(self.inside.max_ttl)
+        self.inside.ttl
     }
 
     pub(crate) fn unit(&self) -> Unit {

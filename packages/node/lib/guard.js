@@ -22,6 +22,9 @@ const asyncDispose = Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')
 /** @type {WeakMap<AbortSignal, Guard>} A signal keeps its guard, and so the lock. */
 const guards = new WeakMap()
 
+/** @type {WeakSet<Guard>} Those that have thrown their loss: the end of their block does not again. */
+const told = new WeakSet()
+
 class Guard {
   /** @type {Lease} */
   #lease
@@ -68,30 +71,45 @@ class Guard {
 
   check() {
     const loss = this.#lease.loss()
-    if (loss !== null) throw build(loss, this.check)
+    if (loss === null) return
+    told.add(this)
+    throw build(loss, this.check)
   }
 
   /** @param {number} [ttl] */
   async extend(ttl) {
     const checked = length(ttl)
-    await run((port) => this.#lease.extend(port, checked))
+    await this.#run((port) => this.#lease.extend(port, checked))
   }
 
   async downgrade() {
-    await run((port) => this.#lease.downgrade(port))
+    await this.#run((port) => this.#lease.downgrade(port))
   }
 
   async release() {
-    await run((port) => this.#lease.release(port))
+    await this.#run((port) => this.#lease.release(port))
+  }
+
+  /** @param {Parameters<typeof run>[0]} start */
+  async #run(start) {
+    try {
+      await run(start)
+    } catch (error) {
+      if (error instanceof LostError) told.add(this)
+      throw error
+    }
   }
 
   keep() {
     this.#lease.keep()
   }
 
+  // JavaScript does not say how the block ended. If it ended with the loss, as thrown by `check`, a
+  // second error would hide it in a SuppressedError.
   async [asyncDispose]() {
+    const isTold = told.has(this)
     const error = await end(this)
-    if (error !== null) throw error
+    if (error !== null && !isTold) throw error
   }
 
   [Symbol.for('nodejs.util.inspect.custom')]() {
@@ -128,8 +146,9 @@ class Guards extends Array {
   }
 
   async [asyncDispose]() {
+    const isTold = this.some((guard) => told.has(guard))
     const error = await endAll(this)
-    if (error !== null) throw error
+    if (error !== null && !isTold) throw error
   }
 }
 

@@ -109,6 +109,17 @@ each('an extension replaces the lock', async ({ make, library, key }) => {
   await longer.release()
 })
 
+// Code that keeps the first object, in a closure for example, still ends the lock with it.
+each('the object of a lock that was extended still releases it', async ({ make, library, key }) => {
+  const [redlock, other] = [make(once), make(once)]
+  const lock = await redlock.acquire([key], 2000)
+  const longer = await lock.extend(6000)
+  await lock.release()
+  await (await other.acquire([key], 1000)).release()
+  await assert.rejects(longer.extend(1000), library.ExecutionError)
+  await assert.rejects(longer.release(), library.ExecutionError)
+})
+
 each('a lock ends with its duration', async ({ make, library, key }) => {
   const [redlock, other] = [make(once), make(once)]
   const lock = await redlock.acquire([key], 1500)
@@ -282,8 +293,8 @@ test('what differs names the alternative', async () => {
 test('errors name what the user wrote', async () => {
   const redlock = new ours.Redlock(clients(nodes.slice(0, 1)), once)
   const said = (duration, of = redlock) => of.acquire(['named'], duration).then(assert.fail, (error) => error.message)
-  assert.match(await said(-5), /^duration is -5: give/)
-  assert.match(await said(2), /^duration 2 ms is too short/)
+  assert.match(await said(-5), /^duration is -5: give a number of milliseconds, 30 to 86400000$/)
+  assert.match(await said(2), /^duration 2 ms is too short: give 30 ms to 86400000 ms$/)
   assert.match(await said(1e11), /^duration .* above .* give a Locker with maxTtl$/)
   const slow = new ours.Redlock(new Locker(urls(nodes), { timeout: 3000 }))
   assert.match(await said(5000, slow), /^the Locker's timeout 3000 ms does not fit into duration 5000 ms/)

@@ -62,6 +62,13 @@ async function work(locker: Locker): Promise<string[]> {
   } catch (error) {
     if (error instanceof LostError) said.push(error.reason)
   }
+  try {
+    await using guard = await locker.acquire('lost')
+    for (const node of process.argv.slice(3)) execFileSync('redis-cli', ['-u', node, 'DEL', guard.name])
+    await guard.extend()
+  } catch (error) {
+    said.push((error as Error).name)
+  }
   return said
 }
 void work(new Locker(process.argv.slice(3), { ttl: 30_000, timeout: 1000 })).then((said) => console.log(said.join()))
@@ -95,7 +102,7 @@ test('programs are compiled against the types, and run in both systems of module
     const ran = run(process.execPath, program, '--', ...urls(nodes))
     const said = new RegExp(
       '^held (\\d+),refused,(free|reserved),false \\d+,reads false,2,1 false,false-true,0 of 1 readers,' +
-        'undefined,removed\\n$',
+        'undefined,removed,LostError\\n$',
     )
     assert.match(ran.stdout, said, ran.stderr)
   }

@@ -30,7 +30,8 @@ impl Lease {
     }
 
     fn __reduce__(&self) -> PyResult<()> {
-        Err(PyTypeError::new_err("a guard cannot be pickled: the lock is held by this process"))
+        let text = "a guard cannot be copied or pickled: it is one lock, held in this process";
+        Err(PyTypeError::new_err(text))
     }
 
     fn validity(&self) -> f64 {

@@ -499,3 +499,52 @@ def test_a_loop_that_has_ended_leaves_no_memory_behind() -> None:
         """
     told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert int(told.stdout) < 1_500_000, told.stdout
+
+
+def test_a_missing_await_or_the_wrong_block_is_named(run: Run, locker: Locker, name: str) -> None:
+    async def misuse(what: Any, kind: type[Exception], says: str) -> None:
+        with pytest.raises(kind, match=says):
+            await what()
+
+    async def blocks() -> None:
+        async def with_guard() -> None:
+            with await locker.aio.acquire(name):  # type: ignore[attr-defined]
+                pass
+
+        async def with_guards() -> None:
+            with await locker.aio.acquire_many([name]):  # type: ignore[attr-defined]
+                pass
+
+        async def with_coroutine() -> None:
+            with locker.aio.acquire(name):  # type: ignore[attr-defined]
+                pass
+
+        async def async_with_coroutine() -> None:
+            async with locker.aio.acquire(name):  # type: ignore[attr-defined]
+                pass
+
+        async def async_with_guard() -> None:
+            async with locker.acquire(name):  # type: ignore[attr-defined]
+                pass
+
+        async def without_await() -> None:
+            asking = locker.aio.acquire(name)
+            try:
+                asking.fence  # type: ignore[attr-defined]
+            finally:
+                asking.close()
+
+        await misuse(with_guard, TypeError, "is for `async with`, not `with`")
+        await misuse(with_guards, TypeError, "is for `async with`, not `with`")
+        await misuse(with_coroutine, TypeError, "a coroutine is not a block: write .*await locker.aio.acquire")
+        await misuse(async_with_coroutine, TypeError, "a coroutine is not a block")
+        await misuse(async_with_guard, TypeError, "this guard is for `with`")
+        await misuse(without_await, AttributeError, "has no 'fence', the guard has: write await locker.aio.acquire")
+        # It is a coroutine for everything else, and nothing of the misuse is held.
+        task = asyncio.create_task(locker.aio.acquire(name), name="asks")
+        assert "AsyncLocker.acquire" in repr(task)
+        await (await asyncio.wait_for(task, PATIENCE)).release()
+        for guard in await asyncio.gather(locker.aio.try_acquire(name), locker.aio.acquire(f"{name}:2")):
+            await guard.release()
+
+    run(blocks())

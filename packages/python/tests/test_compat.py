@@ -264,9 +264,9 @@ def test_errors_name_what_the_user_wrote(servers: list[Node], nodes: list[str], 
     def lock(timeout: float, target: object = client) -> compat.Lock:
         return compat.Lock(target, name, timeout=timeout)
 
-    assert said(lambda: lock(-1)).startswith("timeout is -1: give")
-    assert said(lambda: lock(0.0005)).startswith("timeout is 0.0005: give")
-    assert said(lambda: lock(0.001)).startswith("timeout 0.001 s is too short")
+    assert said(lambda: lock(-1)).startswith("timeout is -1: give a number of seconds, 0.03 to 86400")
+    assert said(lambda: lock(0.0005)).startswith("timeout is 0.0005: give a number of seconds, 0.03 to 86400")
+    assert said(lambda: lock(0.001)).startswith("timeout 0.001 s is too short: give 0.03 s to 86400 s")
     long = said(lambda: lock(10**9))
     assert long.startswith("timeout ") and long.endswith("give a lockmod.Locker with max_ttl")
     slow = lockmod.Locker(nodes, timeout=3)

@@ -16,7 +16,7 @@ pub(super) const HEARS_IN: Millis = Millis::new(BEAT.get() / 2);
 
 /// Whether a master may decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Readiness {
     /// It has heard too few others.
     Alone,
     /// It has heard most others, and waits up to this instant for the leases of the rest.
@@ -65,14 +65,14 @@ impl Company {
     }
 
     /// Whether it may decide. `longest`: the longest lease that it knows of.
-    pub(super) fn standing(&self, now: Instant, longest: Millis) -> Standing {
+    pub(super) fn readiness(&self, now: Instant, longest: Millis) -> Readiness {
         match &self.first {
-            _ if self.decides => Standing::Decides,
+            _ if self.decides => Readiness::Decides,
             Some((at, _)) if self.hears_most => {
                 let until = at.after(with_drift(SUPPORT.saturating_add(longest)));
-                if until < now { Standing::HasRested } else { Standing::Rests(until) }
+                if until < now { Readiness::HasRested } else { Readiness::Rests(until) }
             }
-            Some(_) | None => Standing::Alone,
+            Some(_) | None => Readiness::Alone,
         }
     }
 

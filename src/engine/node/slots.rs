@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::company::{Company, Standing};
+use super::company::{Company, Readiness};
 use super::epoch::Epoch;
 use super::other_master::OtherMaster;
 use super::recovery::jump;
@@ -475,14 +475,14 @@ impl Node {
         let now = clocks.now;
         let (longest, before) = (self.longest(max_ttl, now), self.promises.floor());
         let Some(slots) = &mut self.slots else { return Ok(Came::Decides(false)) };
-        match slots.company.standing(now, longest) {
-            Standing::Alone => return Ok(Came::Asks),
-            Standing::Rests(until) if caution.quarantine => return Ok(Came::waits(now, until)),
-            Standing::Rests(_) | Standing::HasRested => {
+        match slots.company.readiness(now, longest) {
+            Readiness::Alone => return Ok(Came::Asks),
+            Readiness::Rests(until) if caution.quarantine => return Ok(Came::waits(now, until)),
+            Readiness::Rests(_) | Readiness::HasRested => {
                 self.promises.lift_floor(jump(self.promises.highest(), clocks.wall))?;
                 slots.company.has_jumped();
             }
-            Standing::Decides => {}
+            Readiness::Decides => {}
         }
         let floor = match slots.come(slot, now, longest) {
             Coming::Asks => return Ok(Came::Asks),
@@ -533,7 +533,7 @@ impl Node {
     ) -> Option<(Vec<Vec<u8>>, Millis)> {
         let longest = self.longest(max_ttl, now);
         let slots = self.slots.as_mut()?;
-        let Standing::Rests(until) = slots.company.standing(now, longest) else { return None };
+        let Readiness::Rests(until) = slots.company.readiness(now, longest) else { return None };
         let silent = slots.company.news_of_silent(&slots.others, now);
         (!silent.is_empty()).then(|| (silent, left(now, until)))
     }
@@ -552,8 +552,8 @@ impl Node {
         }
         // The setting may have been lowered since.
         let longest = self.longest(max_ttl, now).max(now.until(self.promises.longest()));
-        let standing = self.slots.as_ref().map(|slots| slots.company.standing(now, longest));
-        if let Some(Standing::Alone | Standing::Rests(_)) = standing {
+        let readiness = self.slots.as_ref().map(|slots| slots.company.readiness(now, longest));
+        if let Some(Readiness::Alone | Readiness::Rests(_)) = readiness {
             left = left.max(SUPPORT.saturating_add(longest));
         }
         Footing { floor: self.promises.floor(), left, longest }

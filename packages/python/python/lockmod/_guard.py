@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Callable, List
+from typing import TYPE_CHECKING, Any, Callable, List, NoReturn
 
 from . import _lockmod
 from ._errors import ForkedError, LostError, NoQuorumError
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 
 _NAME_MAX = 80
+# What is said of the wrong kind of block.
+_ASYNC = "a guard of `locker.aio` is for `async with`, not `with`"
+_SYNC = "this guard is for `with`: for `async with`, take `locker.lock(...)` or a guard of `locker.aio`"
+_ONE = "a guard cannot be copied or pickled: it is one lock, held in this process"
 
 
 def shown(name: bytes) -> str:
@@ -125,9 +129,19 @@ class _Held:
         """Raises `LostError` if the lease has ended: call it before every step that matters."""
         self._lease.check()
 
+    def keep(self) -> None:
+        """Keeps the lock when the guard is forgotten or the program ends: nothing releases it then, and
+        the lease ends with its ttl, because nothing renews it either. Until then it is renewed as
+        before.
+        """
+        self._lease.keep()
+
     def _abandon(self) -> None:
         """Releases without waiting for any node."""
         self._lease.abandon()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(_ONE)
 
     def __repr__(self) -> str:
         try:
@@ -199,6 +213,14 @@ class Guard(_Held, _lockmod.Exit):
         cases there is nothing left to do. A second release does nothing.
         """
         self._lease.release()
+
+    if not TYPE_CHECKING:
+
+        def __aenter__(self) -> NoReturn:
+            self._abandon()
+            raise TypeError(_SYNC)
+
+        __aexit__ = __aenter__
 
     def __enter__(self) -> Guard:
         """Raises `LostError` if the lease has ended, so that no block runs without the lock."""
@@ -278,6 +300,14 @@ class AsyncGuard(_Held):
         if self._lease.is_lost():
             self._lease.lost(0)
 
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            self._abandon()
+            raise TypeError(_ASYNC)
+
+        __exit__ = __enter__
+
     async def __aenter__(self) -> AsyncGuard:
         """Raises `LostError` if the lease has ended, so that no block runs without the lock."""
         self.check()
@@ -355,12 +385,35 @@ class Guards(List[Guard], _lockmod.Exit):
         for guard in self:
             guard._abandon()  # pyright: ignore[reportPrivateUsage]
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(_ONE)
+
+    if not TYPE_CHECKING:
+
+        def __aenter__(self) -> NoReturn:
+            self._abandon()
+            raise TypeError(_SYNC)
+
+        __aexit__ = __aenter__
+
 
 class AsyncGuards(List[AsyncGuard]):
     """The guards of several locks: a list, or an `async with` block. See `Guards`.
 
     The block is cancelled when the first of the leases is lost, and ends with `LostError`.
     """
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(_ONE)
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            for guard in self:
+                guard._abandon()
+            raise TypeError(_ASYNC)
+
+        __exit__ = __enter__
 
     async def __aenter__(self) -> AsyncGuards:
         """Raises `LostError` if one of the leases has ended, and then releases the others."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
-from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, NamedTuple, NoReturn
+from typing import Optional, TypeVar, cast
 
 from . import _lockmod
 from ._errors import NodeVote, given
@@ -97,7 +100,7 @@ class Locker:
     - `wait`: how long `acquire` waits while another holds the lock, or too few nodes grant it, also
       because they are down; 10 s unless given. For an error at once, use `try_acquire` or `wait=0`.
     - `label`: a name for the caller, for people to read: up to 128 bytes, shown to waiters.
-    - `renew`: whether leases are renewed in the background.
+    - `renew`: whether leases are renewed in the background: yes, unless given.
     - `max_hold`: the longest total time that a lease may be held; others get the lock when the last
       ttl has passed, or at the release.
     - `timeout`: how long to wait for each node's answer: a twentieth of the ttl, at least 50 ms
@@ -111,7 +114,7 @@ class Locker:
       node fewer.
     - `cacert`, `cert`, `key`: PEM files for TLS.
 
-    Raises `OptionError` if a setting is wrong; does not wait for nodes. After a fork the child's
+    None stands for the default in all options. Raises `OptionError` if a setting is wrong; does not wait for nodes. After a fork the child's
     first call opens new connections.
     """
 
@@ -121,14 +124,14 @@ class Locker:
         *,
         ttl: float | None = None,
         wait: float | None = None,
-        label: str = "",
-        renew: bool = True,
+        label: str | None = None,
+        renew: bool | None = None,
         max_hold: float | None = None,
         timeout: float | None = None,
         lost_margin: float | None = None,
         max_ttl: float | None = None,
         drift: float | None = None,
-        allow_even_nodes: bool = False,
+        allow_even_nodes: bool | None = None,
         cacert: str | os.PathLike[str] | None = None,
         cert: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
@@ -141,10 +144,10 @@ class Locker:
             "wait": seconds("wait", wait),
             "drift": seconds("drift", drift),
             "lost_margin": seconds("lost_margin", lost_margin),
-            "renew": flag("renew", renew),
+            "renew": flag("renew", renew, True),
             "max_hold": seconds("max_hold", max_hold),
-            "label": text("label", label),
-            "allow_even_nodes": flag("allow_even_nodes", allow_even_nodes),
+            "label": "" if label is None else text("label", label),
+            "allow_even_nodes": flag("allow_even_nodes", allow_even_nodes, False),
             "cacert": file("cacert", cacert),
             "cert": file("cert", cert),
             "key": file("key", key),
@@ -178,7 +181,7 @@ class Locker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
-        shared: bool = False,
+        shared: bool | None = None,
     ) -> Guard:
         """Acquires the lock, waiting in line while another holds it, for `wait` seconds at most.
 
@@ -215,7 +218,7 @@ class Locker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
-        shared: bool = False,
+        shared: bool | None = None,
     ) -> Guard:
         """Acquires the lock if nobody holds it, trying once. Raises as `acquire` does."""
         asked = options(0.0, ttl, label, renew, max_hold, shared)
@@ -225,7 +228,7 @@ class Locker:
         self,
         names: Iterable[Name],
         *,
-        shared: Iterable[Name] = (),
+        shared: Iterable[Name] | None = None,
         wait: float | None = None,
         ttl: float | None = None,
         label: str | None = None,
@@ -263,7 +266,7 @@ class Locker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
-        shared: bool = False,
+        shared: bool | None = None,
     ) -> Lock:
         """The lock as a context manager: for `with` blocks and for `async with` blocks.
 
@@ -297,6 +300,53 @@ class Locker:
         return AsyncLocker(self)
 
 
+class _Acquiring(Coroutine[Any, Any, Any]):
+    """An acquisition that is to be awaited. If it is used like the guard, it says what is missing."""
+
+    __slots__ = ("__weakref__", "_inside")
+
+    def __init__(self, inside: Coroutine[Any, Any, Any]) -> None:
+        self._inside = inside
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._inside.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._inside.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._inside.throw(*error)
+
+    def close(self) -> None:
+        self._inside.close()
+
+    def __getattr__(self, name: str) -> Any:
+        # What asyncio and debuggers ask of a coroutine.
+        if name.startswith(("cr_", "__")):
+            return getattr(self._inside, name)
+        raise AttributeError(f"a coroutine has no '{name}', the guard has: write {_AWAIT}")
+
+    def _refuse(self) -> NoReturn:
+        self.close()
+        raise TypeError(f"a coroutine is not a block: write async with {_AWAIT}, or locker.lock(...)")
+
+    # No method for type checkers, which know better.
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = __aenter__ = __aexit__ = _refuse
+
+
+_AWAIT = "await locker.aio.acquire(...)"
+_Work = TypeVar("_Work", bound="Callable[..., Coroutine[Any, Any, Any]]")
+
+
+def _awaited(work: _Work) -> _Work:
+    @functools.wraps(work)
+    def acquiring(*args: Any, **options: Any) -> _Acquiring:
+        return _Acquiring(work(*args, **options))
+
+    return cast("_Work", acquiring)
+
+
 class AsyncLocker:
     """The methods of `Locker` as awaitables, with the same names, arguments and errors.
 
@@ -319,6 +369,7 @@ class AsyncLocker:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._locker!r}>"
 
+    @_awaited
     async def acquire(
         self,
         name: Name,
@@ -328,13 +379,14 @@ class AsyncLocker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
-        shared: bool = False,
+        shared: bool | None = None,
     ) -> AsyncGuard:
         """Acquires the lock; see `Locker.acquire`."""
         core, key = self._locker._core, name_bytes(name)  # pyright: ignore[reportPrivateUsage]
         asked = options(wait, ttl, label, renew, max_hold, shared)
         return AsyncGuard(await run(lambda port: core.acquire(key, *asked, port)))
 
+    @_awaited
     async def try_acquire(
         self,
         name: Name,
@@ -343,18 +395,19 @@ class AsyncLocker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
-        shared: bool = False,
+        shared: bool | None = None,
     ) -> AsyncGuard:
         """Acquires the lock if nobody holds it; see `Locker.try_acquire`."""
         return await self.acquire(
             name, wait=0, ttl=ttl, label=label, renew=renew, max_hold=max_hold, shared=shared
         )
 
+    @_awaited
     async def acquire_many(
         self,
         names: Iterable[Name],
         *,
-        shared: Iterable[Name] = (),
+        shared: Iterable[Name] | None = None,
         wait: float | None = None,
         ttl: float | None = None,
         label: str | None = None,
@@ -377,7 +430,7 @@ class AsyncLocker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
-        shared: bool = False,
+        shared: bool | None = None,
     ) -> Lock:
         """The lock as a context manager; see `Locker.lock`."""
         return self._locker.lock(
@@ -461,10 +514,11 @@ class Lock(_lockmod.Blocks):
 
 
 def _all_names(
-    names: Iterable[Name], shared: Iterable[Name]
+    names: Iterable[Name], shared: Iterable[Name] | None
 ) -> tuple[list[bytes], list[bytes]]:
     """The names of several locks, and of those to be read."""
-    return all_bytes("the names are", names), all_bytes("shared is", shared)
+    read = () if shared is None else shared
+    return all_bytes("the names are", names), all_bytes("shared is", read)
 
 
 def _info(told: _lockmod._State) -> NodeInfo:  # pyright: ignore[reportPrivateUsage]

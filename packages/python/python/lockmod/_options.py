@@ -72,8 +72,10 @@ def seconds(what: str, value: float | None) -> float | None:
         _refuse(what, given, "a number of seconds")
 
 
-def flag(what: str, value: bool) -> bool:
-    """True or False."""
+def flag(what: str, value: bool | None, default: bool) -> bool:
+    """True or False. None stands for the default, as in all options."""
+    if value is None:
+        return default
     if value is not True and value is not False:
         _refuse(what, value, "True or False")
     return value
@@ -166,7 +168,7 @@ def terms(
         seconds("wait", wait),
         seconds("ttl", ttl),
         None if label is None else text("label", label),
-        None if renew is None else flag("renew", renew),
+        None if renew is None else flag("renew", renew, True),
         seconds("max_hold", max_hold),
     )
 
@@ -177,7 +179,7 @@ def options(
     label: str | None,
     renew: bool | None,
     max_hold: float | None,
-    shared: bool,
+    shared: bool | None,
 ) -> Options:
     """Checks the options of an acquisition of one lock."""
-    return Options(*terms(wait, ttl, label, renew, max_hold), flag("shared", shared))
+    return Options(*terms(wait, ttl, label, renew, max_hold), flag("shared", shared, False))

@@ -173,7 +173,7 @@ class _Base:
         thread_local: bool = True,
         raise_on_release_error: bool = True,
         *,
-        renew: bool = False,
+        renew: bool | None = None,
         label: str | None = None,
     ) -> None:
         self.redis, self.name, self.timeout, self.sleep = redis, name, timeout, sleep
@@ -242,7 +242,7 @@ class _Base:
         limit = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         wait = self._checked(lambda: seconds("blocking_timeout", limit))
         if wait is not None and math.isnan(wait):
-            raise self._error("blocking_timeout is nan: give a number of seconds")
+            raise self._error("blocking_timeout is nan: give a number of seconds, 0 or more")
         wait = math.inf if wait is None else max(0.0, wait)
         if not (self.blocking if blocking is None else blocking):
             wait = 0
@@ -253,7 +253,7 @@ class _Base:
             "wait": tries.wait,
             "ttl": self._length(),
             "label": self.label,
-            "renew": self.renew,
+            "renew": False if self.renew is None else self.renew,
         }
 
     def _failed(self, error: Failure, length: str = "timeout") -> RedisError:
