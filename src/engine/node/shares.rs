@@ -63,12 +63,12 @@ pub struct SlotAnswer {
     pub slots: SlotRuns,
 }
 
-/// A question to another master about slots: see [`Node::questions`].
+/// A question to another master about slots: see [`Node::questions`](super::Node::questions).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// The name of the master.
     pub master: Vec<u8>,
-    /// For the answer: see [`Node::answered`].
+    /// For the answer: see [`Node::answered`](super::Node::answered).
     pub number: u64,
     /// The slots.
     pub slots: SlotRuns,
