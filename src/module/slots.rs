@@ -78,10 +78,11 @@ pub(super) fn tick(context: &mut Context<'_>) {
         process::with(server, |process| process.node.news_of_silent(now, config::max_ttl()));
     if let Some((silent, left)) = silent {
         let names: Vec<_> = silent.iter().map(|name| name.escape_ascii().to_string()).collect();
+        let names = names.join(" ");
         let line = format!(
-            "QUARANTINE: not heard since the start: {}; nothing is granted or extended for {left}, \
-             or until they are heard, because they may have granted leases in slots of this node",
-            names.join(", ")
+            "QUARANTINE: not heard since the start: {names}; nothing is granted or extended for \
+             {left}, or until they are heard, because they may have granted leases in slots of \
+             this node"
         );
         context.log(Level::Warning, &line);
     }
