@@ -199,6 +199,7 @@ fn come(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
             process::with(server, |process| process.owes_floor |= is_raised);
             return Ok(());
         }
+        Came::Rests(left) => (left, None),
         Came::Waits { left, change } => (left, change),
     };
     if let Some(change) = change {

@@ -30,6 +30,8 @@ pub enum Came {
     Asks,
     /// The node decides there; whether it had to raise its floor.
     Decides(bool),
+    /// It decides nowhere, since its start, for so long: see [`Node::news_of_silent`].
+    Rests(Millis),
     /// It waits.
     Waits {
         /// For how long.
@@ -37,13 +39,6 @@ pub enum Came {
         /// For the state file.
         change: Option<Change>,
     },
-}
-
-impl Came {
-    /// It waits up to this instant, and the state file need not know.
-    fn waits(now: Instant, until: Instant) -> Came {
-        Came::Waits { left: left(now, until), change: None }
-    }
 }
 
 /// How long a wait up to this instant lasts: at least a millisecond.
@@ -477,7 +472,9 @@ impl Node {
         let Some(slots) = &mut self.slots else { return Ok(Came::Decides(false)) };
         match slots.company.readiness(now, longest) {
             Readiness::Alone => return Ok(Came::Asks),
-            Readiness::Rests(until) if caution.quarantine => return Ok(Came::waits(now, until)),
+            Readiness::Rests(until) if caution.quarantine => {
+                return Ok(Came::Rests(left(now, until)));
+            }
             Readiness::Rests(_) | Readiness::HasRested => {
                 self.promises.lift_floor(jump(self.promises.highest(), clocks.wall))?;
                 slots.company.has_jumped();
@@ -492,7 +489,9 @@ impl Node {
                 slots.wait(slot, until);
                 return Ok(Came::Waits { left: left(now, until), change });
             }
-            Coming::HasWaited(..) if slots.epoch.is_owed() => return Ok(Came::waits(now, now)),
+            Coming::HasWaited(..) if slots.epoch.is_owed() => {
+                return Ok(Came::Waits { left: left(now, now), change: None });
+            }
             // One jump after the end of a wait is for all slots in which it was over by then.
             Coming::HasWaited(until, known) if slots.jumped_at.is_some_and(|at| until < at) => {
                 known
@@ -803,14 +802,14 @@ mod tests {
             // That the others forget it says nothing about its leases.
             for shares in [&idle, &shares(&[])] {
                 node.see(shares, at(700));
-                assert_eq!(come(&mut node, 5, 700), waits(over + 1 - 700, None));
+                assert_eq!(come(&mut node, 5, 700), Came::Rests(Millis::new(over + 1 - 700)));
                 assert_eq!(node.news_of_silent(at(700), LONGEST), None, "it may just be late");
             }
             let news = Some((vec![silent.to_vec()], Millis::new(over + 1 - 5_100)));
             assert_eq!(node.news_of_silent(at(5_100), LONGEST), news);
             assert_eq!(node.news_of_silent(at(5_200), LONGEST), None, "once");
             assert!(!node.tell(at(700), LONGEST).unwrap().left.is_zero(), "it grants nothing");
-            assert_eq!(come(&mut node, 5, over), waits(1, None));
+            assert_eq!(come(&mut node, 5, over), Came::Rests(Millis::new(1)));
             assert_eq!(come(&mut node, 5, over + 1), Came::Decides(true));
             assert!(node.promises().floor() > Fence::of_time(UnixTime::from_millis(WALL)));
             assert!(node.decides_in(6));

@@ -253,6 +253,9 @@ impl Cluster {
                 master.found.remove(&slot);
                 Ok(())
             }
+            Came::Rests(left) => {
+                Err(Refusal::Quarantine { reason: QuarantineReason::OtherMaster, left })
+            }
             Came::Waits { left, change } => {
                 master.waits_in.insert(slot);
                 if let Some(change) = change {
