@@ -50,9 +50,11 @@ pub fn read_shares(text: &str) -> Shares {
     for line in text.lines() {
         let mut words = line.split(' ');
         let (Some(name), Some(flags)) = (words.next(), words.nth(1)) else { continue };
-        let is_own = flags.split(',').any(|flag| flag == "myself");
+        let is = |flag: &str| flags.split(',').any(|given| given == flag);
+        let is_own = is("myself");
         let mut ranges = Vec::new();
-        for word in words.skip(5) {
+        let is_linked = words.nth(4) == Some("connected");
+        for word in words {
             let inner = word.trim_matches(['[', ']']);
             let moving = |slot: &str, other: &str| {
                 let slot = slot.parse().ok().filter(|slot| is_own && *slot < SLOTS)?;
@@ -66,13 +68,15 @@ pub fn read_shares(text: &str) -> Shares {
                 ranges.extend(read_range(word));
             }
         }
-        let is_master = |flags: &str| flags.split(',').any(|flag| flag == "master");
+        if is("master") && !is_own && (!is_linked || is("fail") || is("fail?")) {
+            shares.away.push(name.as_bytes().to_vec());
+        }
         let name = name.as_bytes().to_vec();
         if is_own {
             shares.own = ranges;
         } else if !ranges.is_empty() {
             shares.others.push((name, ranges));
-        } else if is_master(flags) {
+        } else if is("master") {
             shares.idle.push(name);
         }
     }

@@ -269,6 +269,31 @@ fn a_master_that_starts_where_it_hears_no_other_decides_nothing() {
     assert!(wait_for("it hears the other", granted) > 1);
 }
 
+/// Regression: only the dead master itself says which slots it has, so the new one believed that
+/// nobody had this one, and granted its lock at once, with a lower fence.
+#[test]
+fn a_master_that_joins_after_another_died_waits_in_a_slot_of_that_one() {
+    let short = || builder().module_arg("max-ttl", 4_000).start();
+    let pair = Pair::of(short(), short());
+    let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
+    hand_over(&pair.from, &pair.to, "res");
+    let granted_at = std::time::Instant::now();
+    let first = fence(to, "LOCK.ACQUIRE res A 4000");
+    let mut pair = pair;
+    pair.to.kill();
+    let new = short();
+    let (port, bus) = (new.port(), new.bus_port());
+    assert_eq!(ask(from, &format!("CLUSTER MEET 127.0.0.1 {port} {bus}")), "OK");
+    let new = &mut new.connect();
+    wait_until("it knows both", || ask(new, "CLUSTER INFO").contains("cluster_known_nodes:3"));
+    let slot = ask(from, "CLUSTER KEYSLOT res");
+    assert_eq!(ask(new, &format!("CLUSTER ADDSLOTS {slot}")), "OK");
+    let _ = ask(new, "CLUSTER BUMPEPOCH");
+    let granted = || ask(new, "LOCK.ACQUIRE res B 100").parse::<u64>().ok();
+    let second = wait_for("its wait is over", granted);
+    assert!(granted_at.elapsed() > std::time::Duration::from_secs(4) && second > first);
+}
+
 /// Regression: the first request came before the first look at the slots, and was granted.
 #[test]
 fn a_module_that_is_loaded_at_run_time_decides_nothing_before_it_hears_the_others() {

@@ -32,8 +32,12 @@ pub(super) enum Readiness {
 pub(super) struct Company {
     /// Whether the most are enough.
     needs_most: bool,
-    /// The first look at the slots, and which other masters it showed.
-    first: Option<(Instant, Vec<Vec<u8>>)>,
+    /// The first look at the slots.
+    first: Option<Instant>,
+    /// The other masters that any look has shown.
+    known: Vec<Vec<u8>>,
+    /// One that cannot be reached has never been heard.
+    has_stranger: bool,
     hears_most: bool,
     decides: bool,
     has_named_silent: bool,
@@ -51,12 +55,23 @@ impl Company {
         let itself = usize::from(!shares.own.is_empty());
         let count = itself + with_slots().filter(|name| is_heard(name)).count();
         self.hears_most |= 2 * count > itself + shares.others.len();
-        let all = || with_slots().chain(&shares.idle);
+        for name in with_slots().chain(&shares.idle) {
+            if !self.known.contains(name) {
+                self.known.push(name.clone());
+            }
+        }
         // Nothing can have been taken from it.
         self.needs_most |= self.first.is_none() && shares.had_none;
-        let (_, first) = self.first.get_or_insert_with(|| (now, all().cloned().collect()));
-        let hears_all = self.needs_most || all().chain(&*first).all(is_heard);
+        self.first.get_or_insert(now);
+        self.has_stranger = !shares.away.iter().all(is_heard);
+        let hears_all = self.needs_most || self.known.iter().all(is_heard);
         self.decides |= self.hears_most && hears_all;
+    }
+
+    /// Whether another master cannot be reached and has never been heard. It may have had any slot:
+    /// others do not say which.
+    pub(super) const fn has_stranger(&self) -> bool {
+        self.has_stranger
     }
 
     /// Whether it decides without a further look.
@@ -66,9 +81,9 @@ impl Company {
 
     /// Whether it may decide. `longest`: the longest lease that it knows of.
     pub(super) fn readiness(&self, now: Instant, longest: Millis) -> Readiness {
-        match &self.first {
+        match self.first {
             _ if self.decides => Readiness::Decides,
-            Some((at, _)) if self.hears_most => {
+            Some(at) if self.hears_most => {
                 let until = at.after(with_drift(SUPPORT.saturating_add(longest)));
                 if until < now { Readiness::HasRested } else { Readiness::Rests(until) }
             }
@@ -81,15 +96,14 @@ impl Company {
         self.decides = true;
     }
 
-    /// The masters that have not been heard, of those that the first look has shown: once, when
-    /// each that runs could have been heard.
+    /// The masters that have not been heard: once, when each that runs could have been heard.
     pub(super) fn news_of_silent(&mut self, heard: &[OtherMaster], now: Instant) -> Vec<Vec<u8>> {
-        let Some((at, first)) = &self.first else { return Vec::new() };
+        let Some(at) = self.first else { return Vec::new() };
         if self.has_named_silent || !self.hears_most || now < at.after(SUPPORT) {
             return Vec::new();
         }
         self.has_named_silent = true;
-        first.iter().filter(|name| !is_heard(name, heard)).cloned().collect()
+        self.known.iter().filter(|name| !is_heard(name, heard)).cloned().collect()
     }
 }
 

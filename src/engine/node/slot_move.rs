@@ -89,6 +89,16 @@ impl Move {
         matches!(self.stage, MoveStage::Came | MoveStage::Found)
     }
 
+    /// A master that this node has never heard may have had the slot. Returns whether it may still
+    /// be heard; if not, the slot counts as [found](MoveStage::Found).
+    pub(super) fn is_in_doubt(&mut self, now: Instant) -> bool {
+        let is_open = now <= self.since.after(FRESH);
+        if !is_open {
+            self.stage = MoveStage::Found;
+        }
+        is_open
+    }
+
     /// Nothing that was answered so far counts.
     pub(super) fn begin_again(&mut self, now: Instant) {
         *self = Move { taken_by: self.taken_by, ..Move::new(self.stage, self.other, now) };

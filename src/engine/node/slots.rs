@@ -57,6 +57,9 @@ pub struct Slots {
     own: SlotSet,
     /// Those in which the node decides without a further look.
     settled: SlotSet,
+    /// Those that no master had when this one started with slots: their master may have been
+    /// forgotten.
+    orphans: SlotSet,
     /// Those that are on their way, and its own in which it does not decide yet.
     moves: BTreeMap<u16, Move>,
     /// Those in which this node may have locks that do not move with them, and the master that must
@@ -85,6 +88,7 @@ impl Default for Slots {
             former: vec![0; usize::from(SLOTS)],
             own: SlotSet::new(),
             settled: SlotSet::new(),
+            orphans: SlotSet::new(),
             moves: BTreeMap::new(),
             left: BTreeMap::new(),
             given: SlotSet::new(),
@@ -108,6 +112,7 @@ impl Slots {
         for (name, ranges) in &shares.others {
             let place = u16::try_from(self.place_of(name) + 1).unwrap_or(u16::MAX);
             for slot in all(ranges).map(|slot| slot % SLOTS) {
+                self.orphans.remove(slot);
                 let former = std::mem::replace(&mut self.former[usize::from(slot)], place);
                 if former != 0 && former != place {
                     self.given.remove(slot);
@@ -121,6 +126,9 @@ impl Slots {
         if self.looked_at.is_some() {
             self.settled.keep(&own);
         } else {
+            let is_orphan = |slot: &u16| self.former[usize::from(*slot)] == 0 && !own.has(*slot);
+            let orphans = (0..SLOTS).filter(|slot| !shares.had_none && is_orphan(slot));
+            orphans.for_each(|slot| self.orphans.insert(slot));
             self.settled = own.clone();
             for slot in all(&shares.found).filter(|slot| own.has(*slot)) {
                 self.settled.remove(slot);
@@ -173,7 +181,9 @@ impl Slots {
         for slot in self.own.without(&self.settled) {
             let former = usize::from(self.former[usize::from(slot)]).checked_sub(1);
             let former = former.or(self.promised.get(&slot).copied());
-            let seen = self.moves.entry(slot).or_insert(Move::new(MoveStage::Came, former, now));
+            let is_orphan = former.is_none() && self.orphans.has(slot);
+            let stage = if is_orphan { MoveStage::Found } else { MoveStage::Came };
+            let seen = self.moves.entry(slot).or_insert(Move::new(stage, former, now));
             if seen.stage == MoveStage::Comes {
                 *seen = Move::new(MoveStage::Came, seen.taken_by.or(seen.other), now);
             }
@@ -290,7 +300,15 @@ impl Slots {
 
     /// What must be done before the node decides in a slot, just after a look. `longest`: the
     /// longest lease that the node knows of.
-    fn come(&self, slot: u16, now: Instant, longest: Millis) -> Coming {
+    fn come(&mut self, slot: u16, now: Instant, longest: Millis) -> Coming {
+        let has_stranger = self.company.has_stranger();
+        if let Some(seen @ Move { stage: MoveStage::Came, other: None, .. }) =
+            self.moves.get_mut(&slot)
+            && has_stranger
+            && seen.is_in_doubt(now)
+        {
+            return Coming::Asks;
+        }
         let told = || self.others.iter().filter_map(|other| other.told);
         match self.moves.get(&slot) {
             Some(seen @ Move { other: Some(other), .. }) => {
@@ -1220,15 +1238,54 @@ mod tests {
         }
     }
 
+    fn with(slot: u16) -> Shares {
+        Shares { own: vec![(0, 9), (slot, slot)], ..shares(&[]) }
+    }
+
     #[test]
     fn a_slot_that_nobody_has_had_needs_no_wait() {
-        let mut node = node();
-        node.see(&Shares { own: vec![(0, 9), (30, 30)], ..shares(&[]) }, at(200));
+        let mut node = joined();
+        node.see(&Shares { own: Vec::new(), had_none: true, ..shares(&[]) }, at(0));
+        node.see(&with(30), at(200));
         assert_eq!(come(&mut node, 30, 200), Came::Decides(false));
-        tell(&mut node, 9, 5_000, 100);
-        node.see(&Shares { own: vec![(0, 9), (31, 31)], ..shares(&[]) }, at(200));
-        assert_eq!(come(&mut node, 31, 200), Came::Decides(true));
+        tell(&mut node, 9, 5_000, 1_100);
+        node.see(&with(31), at(1_200));
+        assert_eq!(come(&mut node, 31, 1_200), Came::Decides(true));
         assert_eq!(node.promises().floor(), fence(9));
+    }
+
+    /// Regressions: a master that had joined after another died got slots of that one, of which it
+    /// had heard from nobody, and decided there at once; and so did one that started after the
+    /// other was forgotten.
+    #[test]
+    fn a_slot_of_an_unknown_master_waits_for_the_longest_lease() {
+        let over = at(200).after(with_drift(SUPPORT.saturating_add(LONGEST)));
+        let news = Some(Change::Waits { until: over });
+        let mut node = joined();
+        node.see(&Shares { own: Vec::new(), had_none: true, ..shares(&[]) }, at(0));
+        let (idle, away) = (vec![b"cc".to_vec()], vec![b"cc".to_vec()]);
+        let dead = Shares { idle, away, ..with(30) };
+        node.see(&dead, at(200));
+        assert_eq!(come(&mut node, 30, 300), Came::Asks, "it may just have met the other");
+        assert_eq!(come(&mut node, 30, 5_200), Came::Asks);
+        let left = at(5_201).until(over.after(Millis::new(1)));
+        assert_eq!(come(&mut node, 30, 5_201), waits(left.get(), news));
+        tell(&mut node, 0, 0, 5_300);
+        assert!(matches!(come(&mut node, 30, over.as_millis()), Came::Waits { .. }));
+        assert_eq!(come(&mut node, 30, over.as_millis() + 1), Came::Decides(true));
+        let mut node = joined();
+        node.see(&Shares { own: Vec::new(), had_none: true, ..shares(&[]) }, at(0));
+        node.see(&dead, at(200));
+        for now in [300, 900] {
+            node.hear(b"cc", footing(7, 0), at(now));
+        }
+        node.see(&dead, at(900));
+        assert_eq!(come(&mut node, 30, 900), Came::Decides(true), "it has heard all");
+        let mut node = joined();
+        node.see(&shares(&[]), at(0));
+        node.see(&with(30), at(200));
+        let left = at(200).until(over.after(Millis::new(1)));
+        assert_eq!(come(&mut node, 30, 200), waits(left.get(), news), "nobody had it at the start");
     }
 
     #[test]

@@ -314,6 +314,7 @@ impl Master {
             others: others.filter(|(_, slots)| !slots.is_empty()).collect(),
             had_none: false,
             idle: Vec::new(),
+            away: Vec::new(),
             importing: names(&self.importing),
             migrating: names(&self.migrating),
         }
