@@ -53,7 +53,9 @@ pub fn read_shares(text: &str) -> Shares {
         let is = |flag: &str| flags.split(',').any(|given| given == flag);
         let is_own = is("myself");
         let mut ranges = Vec::new();
-        let is_linked = words.nth(4) == Some("connected");
+        // When it last answered; zero if never.
+        let has_answered = words.nth(2).is_some_and(|at| at != "0");
+        let is_linked = words.nth(1) == Some("connected");
         for word in words {
             let inner = word.trim_matches(['[', ']']);
             let moving = |slot: &str, other: &str| {
@@ -68,7 +70,8 @@ pub fn read_shares(text: &str) -> Shares {
                 ranges.extend(read_range(word));
             }
         }
-        if is("master") && !is_own && (!is_linked || is("fail") || is("fail?")) {
+        let is_here = has_answered && is_linked && !is("fail") && !is("fail?");
+        if is("master") && !is_own && !is_here {
             shares.away.push(name.as_bytes().to_vec());
         }
         let name = name.as_bytes().to_vec();
@@ -190,6 +193,10 @@ aa 127.0.0.1:1@2,h myself,master - 0 0 3 connected 0-5 7 9-9 [10->-bb] [11-<-cc]
 bb 127.0.0.1:3@4 master - 0 1 2 connected 100-200 [12-<-aa]
 cc 127.0.0.1:3@4 slave bb 0 1 2 connected
 dd :0@0 master,noaddr - 0 1 2 disconnected 300 16384 5-4 x
+ee 127.0.0.1:5@6 master - 0 1 0 connected
+ff 127.0.0.1:5@6 master - 7 0 0 connected
+gg 127.0.0.1:5@6 master,fail? - 7 1 0 connected
+hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
 
 ";
         let shares = read_shares(text);
@@ -198,6 +205,8 @@ dd :0@0 master,noaddr - 0 1 2 disconnected 300 16384 5-4 x
         assert_eq!(shares.migrating, [(10, b"bb".to_vec())]);
         let others = [(b"bb".to_vec(), vec![(100, 200)]), (b"dd".to_vec(), vec![(300, 300)])];
         assert_eq!(shares.others, others);
+        assert_eq!(shares.idle, [b"ee", b"ff", b"gg"]);
+        assert_eq!(shares.away, [b"dd", b"ff", b"gg"], "one that never answered among them");
     }
 
     proptest! {
