@@ -1,18 +1,15 @@
 //! Whom a master has heard since its start or promotion, and whether it may decide at all.
 //!
 //! A promoted master must have heard most of the masters that have slots: they have elected it, or
-//! know who was. A master that has started must have heard all others. By its own data it still has
-//! every slot that was taken from it by force while it was down, and masters that were all down
-//! agree with it. So if one stays silent, it waits for the leases of that one.
+//! know who was. A master that has started with slots must have heard all others. By its own data
+//! it still has every slot that was taken from it by force while it was down, and masters that were
+//! all down agree with it. So if one stays silent, it waits for the leases of that one.
 
+use super::SUPPORT;
 use super::authority::with_drift;
 use super::other_master::OtherMaster;
 use super::shares::Shares;
-use super::{BEAT, SUPPORT};
 use crate::engine::{Instant, Millis};
-
-/// How long after a master's first report a later one shows that its news has been read.
-pub(super) const HEARS_IN: Millis = Millis::new(BEAT.get() / 2);
 
 /// Whether a master may decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,11 @@
 //! Another master of the Cluster, as this node hears it.
 
-use super::company::HEARS_IN;
+use super::BEAT;
 use super::shares::Footing;
-use crate::engine::Instant;
+use crate::engine::{Instant, Millis};
+
+/// How long after a master's first report a later one shows that its news has been read.
+const HEARS_IN: Millis = Millis::new(BEAT.get() / 2);
 
 /// Another node of the Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]

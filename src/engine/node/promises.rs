@@ -362,6 +362,7 @@ impl Promises {
         self.slots_wait_until = self.slots_wait_until.max(Some(until));
         Ok(is_news.then_some(Change::Waits { until }))
     }
+
     /// The last instant of the node's waits, in all slots or in some; `None` if it does not wait.
     pub(super) fn waited_for(&self, now: Instant) -> Option<Instant> {
         let in_slots = self.slots_wait_until.filter(|&until| now <= until);
