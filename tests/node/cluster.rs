@@ -364,6 +364,9 @@ fn a_replica_that_is_promoted_where_it_hears_no_other_decides_nothing() {
         let info = ask(promoted, "CLUSTER INFO");
         info.contains("cluster_state:ok") && info.contains("cluster_size:2")
     });
+    // A master throws away what a server says that it has never heard of.
+    let id = ask(promoted, "CLUSTER MYID");
+    wait_until("the other knows it", || ask(to, "CLUSTER NODES").contains(&id));
     pair.to.pause();
     pair.from.pause();
     assert_eq!(ask(promoted, "CLUSTER FAILOVER TAKEOVER"), "OK");
