@@ -171,13 +171,13 @@ async fn nothing_is_lost_or_left_behind_while_slots_move_to_and_fro() {
         .collect();
     let another = locker(&cluster);
     for _ in 0..100 {
+        // A slot that moves on before its master has decided in it would bring a wait, the first
+        // time too. It has if it grants a lock that nobody had.
+        let guard = another.acquire("{res}").wait(PATIENCE).await.unwrap();
+        guard.release().await.unwrap();
         let moving = Arc::clone(&cluster);
         let moved = move || moving.move_slot("res", 1 - moving.owner("res"));
         tokio::task::spawn_blocking(moved).await.unwrap();
-        // A slot that moves on before its new master has decided in it would bring a wait. It has
-        // if it grants a lock that nobody had.
-        let guard = another.acquire("{res}").wait(PATIENCE).await.unwrap();
-        guard.release().await.unwrap();
     }
     let before = turns.load(Ordering::SeqCst);
     until("it goes on", || turns.load(Ordering::SeqCst) > before + 10).await;
@@ -193,7 +193,11 @@ async fn nothing_is_lost_or_left_behind_while_slots_move_to_and_fro() {
 async fn no_fence_falls_and_no_lock_is_lost_while_slots_move_of_which_all_is_forgotten() {
     let cluster = Arc::new(Cluster::start(3, || server().module_arg("idle-ms", 50)));
     let keeper = locker(&cluster);
-    let kept = keeper.acquire("{kept}").ttl(millis(1_500)).await.unwrap();
+    for name in ["{a}", "{b}"] {
+        // The first master decides there before the slot moves.
+        keeper.acquire(name).wait(PATIENCE).await.unwrap().release().await.unwrap();
+    }
+    let kept = keeper.acquire("{kept}").ttl(millis(1_500)).wait(PATIENCE).await.unwrap();
     let is_over = Arc::new(AtomicBool::new(false));
     let workers = ["{a}1", "{a}2", "{b}1", "{kept}1"].map(|name| {
         let (locker, is_over) = (locker(&cluster), Arc::clone(&is_over));
