@@ -102,17 +102,20 @@ async fn a_reader_needs_one_round_trip_also_where_a_name_was_first_read() {
         let beside = two.acquire(&name).shared().await.unwrap();
         two.settle().await;
         beside.release().await.unwrap();
+        two.settle().await;
         first.release().await.unwrap();
+        one.settle().await;
         let writer = two.acquire(&name).await.unwrap();
+        two.settle().await;
         let fence = writer.fence();
         writer.release().await.unwrap();
         two.settle().await;
         let again = one.acquire(&name).shared().await.unwrap();
         assert!(again.fence() >= fence);
+        one.settle().await;
         again.release().await.unwrap();
+        one.settle().await;
     }
-    one.settle().await;
-    two.settle().await;
     println!("{} of {} needed two round trips", raised(), 4 * COUNT);
     assert!(raised() * 20 <= 4 * COUNT, "{} of {}", raised(), 4 * COUNT);
     assert_eq!(calls(&nodes, "LOCK.ACQUIRE"), 4 * COUNT * 5, "one attempt each");

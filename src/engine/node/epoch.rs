@@ -44,9 +44,9 @@ impl Epoch {
 
     /// Whether it is to be raised now, just after a look. `is_late`: a wait is over, and a slot
     /// that is on its way, perhaps for ever, must not prolong it.
-    pub(super) fn is_due(&self, is_late: bool, now: Instant) -> bool {
+    pub(super) fn is_due(&self, is_late: impl FnOnce() -> bool, now: Instant) -> bool {
         let has_read = self.went_on_at.is_none_or(|at| at.after(READS_IN) <= now);
-        self.is_owed && has_read && (is_late || !self.gives)
+        self.is_owed && has_read && (!self.gives || is_late())
     }
 
     pub(super) const fn raised(&mut self) {

@@ -339,7 +339,7 @@ impl Slots {
     /// Whether the epoch is to be raised now, just after a look.
     fn owes_epoch(&self, now: Instant) -> bool {
         let is_late = || self.moves.values().any(|seen| seen.until.is_some_and(|at| at < now));
-        self.epoch.is_owed() && self.epoch.is_due(is_late(), now)
+        self.epoch.is_due(is_late, now)
     }
 
     /// Notes that the node may decide in this slot. A slot that is still on its way is looked at
