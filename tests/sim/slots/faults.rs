@@ -37,9 +37,10 @@ impl Cluster {
         let at = self.random.random_range(0..MASTERS);
         match self.random.random_range(0..10) {
             0..=2 if self.is_able(at) && self.may_stop(at) => {
-                self.stop(at, 50..8_000);
+                let longest = if self.has_taken(at) { MAX_TTL.get() } else { 8_000 };
+                self.stop(at, 50..longest);
             }
-            3..=5 if self.is_able(at) => {
+            3..=5 if self.is_able(at) && !self.has_taken(at) => {
                 let length = self.millis(100, 9_000);
                 self.note(at, &format!("hangs for {length:?}"));
                 let master = &mut self.masters[at];
@@ -49,7 +50,7 @@ impl Cluster {
                 }
                 self.counts.hangs += 1;
             }
-            6 => {
+            6 if self.taker.is_none() => {
                 let until = Instant::now() + self.millis(100, 8_000);
                 self.cut = Some((at, (at + 1) % MASTERS, until));
             }
@@ -68,13 +69,14 @@ impl Cluster {
         let now = Instant::now();
         // What was on its way to the earlier process has nowhere to go.
         self.mail.retain(|letter| letter.to != at);
-        if self.chance(self.plan.faults.min(1) * 20) {
+        if !self.has_taken(at) && self.chance(self.plan.faults.min(1) * 20) {
             self.alone = Some((at, now + self.millis(500, 6_000)));
         }
         let master = &mut self.masters[at];
         master.is_to_start_at = None;
         master.node.start_again();
-        master.node.engine.join_cluster(master.node.boot, false);
+        let trusts = self.plan.broken == Broken::TrustsTheMost;
+        master.node.engine.join_cluster(master.node.boot, trusts);
         if self.plan.broken == Broken::HearsNobody {
             hear_all(&mut master.node, at);
         }
@@ -84,6 +86,7 @@ impl Cluster {
         // A server takes each slot that no master has, if it has keys there.
         let left = master.node.locks.keys().map(|name| slot_of(name));
         master.found = left.filter(|slot| master.owners[slot] == NOBODY).collect();
+        master.had_none = !master.owners.values().any(|owner| *owner == at);
         master.owners.extend(master.found.iter().map(|slot| (*slot, at)));
         self.counts.found += master.found.len() as u64;
         (master.ticked_at, master.looked_at, master.greeted_at) = (now, now - PAUSE, now);

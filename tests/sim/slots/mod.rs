@@ -79,6 +79,8 @@ enum Broken {
     KeepsWhatItFinds,
     /// A master that has started decides before it has heard another.
     HearsNobody,
+    /// A master that has started with slots decides when it has heard most others.
+    TrustsTheMost,
     /// A master that waits in a slot does not raise its epoch.
     KeepsItsEpoch,
 }
@@ -123,6 +125,8 @@ struct Master {
     has_looked: bool,
     /// Slots that it has taken at its start, until it decides there.
     found: BTreeSet<u16>,
+    /// It had no slot when it started.
+    had_none: bool,
     greeted_at: Instant,
     /// The floor of each master, as it last heard.
     heard_floors: [u64; MASTERS],
@@ -226,6 +230,7 @@ struct Counts {
     moved: u64,
     called_off: u64,
     taken_from_the_dead: u64,
+    all_taken: u64,
     found: u64,
     given_up: u64,
     keys_moved: u64,
@@ -248,6 +253,8 @@ struct Cluster {
     cut: Option<(usize, usize, Instant)>,
     /// This master has started where no other can be reached until then.
     alone: Option<(usize, Instant)>,
+    /// This master has taken every slot of the others by force. When it is to stop.
+    taker: Option<(usize, Instant)>,
     moves: Vec<Move>,
     holders: [Option<Holder>; NAMES.len()],
     fences: [u64; NAMES.len()],
@@ -269,7 +276,7 @@ fn number_of(name: &[u8]) -> usize {
     (0..MASTERS).find(|master| name_of(*master) == name).expect("a master's name")
 }
 
-/// A slot that each master keeps: a master without slots is none.
+/// A slot that each master has at first: a master without slots has no say.
 fn home(master: usize) -> u16 {
     (0..).find(|slot| usize::from(*slot) % MASTERS == master && !moving().contains(slot)).unwrap()
 }
@@ -334,6 +341,7 @@ impl Cluster {
                 looked_at: now,
                 has_looked: false,
                 found: BTreeSet::new(),
+                had_none: false,
                 greeted_at: now,
                 heard_floors: [0; MASTERS],
                 waits_in: BTreeSet::new(),
@@ -348,6 +356,7 @@ impl Cluster {
             epoch: MASTERS as u64,
             cut: None,
             alone: None,
+            taker: None,
             moves: Vec::new(),
             holders: Default::default(),
             fences: Default::default(),
@@ -438,7 +447,9 @@ impl Cluster {
             }
             if !(0..MASTERS).all(|at| self.is_up(at)) && self.chance(3) {
                 self.fix();
+                self.take_all();
             }
+            self.stop_taker();
         }
     }
 
@@ -502,7 +513,7 @@ impl Counts {
         }
     }
 
-    fn all_mut(&mut self) -> [(&'static str, &mut u64); 15] {
+    fn all_mut(&mut self) -> [(&'static str, &mut u64); 16] {
         [
             ("grants", &mut self.grants),
             ("grants on the way", &mut self.grants_on_the_way),
@@ -510,6 +521,7 @@ impl Counts {
             ("moved", &mut self.moved),
             ("called off", &mut self.called_off),
             ("taken from the dead", &mut self.taken_from_the_dead),
+            ("all taken", &mut self.all_taken),
             ("found", &mut self.found),
             ("given up", &mut self.given_up),
             ("keys moved", &mut self.keys_moved),
@@ -562,6 +574,7 @@ fn must_be_caught(broken: Broken, complaint: &str) {
     // What few seeds find would take minutes from zero.
     let first = match broken {
         Broken::KeepsItsEpoch => 2_700,
+        Broken::TrustsTheMost => 3_500,
         Broken::KeepsWhatItFinds => 10_400,
         _ => 0,
     };
@@ -611,6 +624,11 @@ fn a_master_that_takes_a_slot_that_it_finds_for_its_own_is_caught() {
 #[test]
 fn a_master_that_decides_before_it_has_heard_another_is_caught() {
     must_be_caught(Broken::HearsNobody, OVERLAP);
+}
+
+#[test]
+fn a_master_that_trusts_others_that_were_down_too_is_caught() {
+    must_be_caught(Broken::TrustsTheMost, OVERLAP);
 }
 
 #[test]

@@ -308,4 +308,61 @@ impl Cluster {
         }
         self.counts.taken_from_the_dead += 1;
     }
+
+    /// The last living master takes every slot of the others by force, also those that give them a
+    /// say. When they start, they agree with each other that the slots are still theirs.
+    pub(super) fn take_all(&mut self) {
+        let Some(to) = (0..MASTERS).find(|at| self.is_up(*at)) else { return };
+        let is_last = Cluster::others(to).all(|at| !self.is_up(at));
+        let master = &self.masters[to];
+        let is_half_done = self.moves.iter().any(|one| one.step == Step::Add);
+        let is_moving =
+            is_half_done || !master.importing.is_empty() || !master.migrating.is_empty();
+        if !is_last || !self.is_able(to) || !master.has_looked || is_moving || !self.may_stop(to) {
+            return;
+        }
+        self.moves.clear();
+        self.note(to, "takes every slot of the others");
+        let (now, raises) = (Instant::now(), self.chance(50));
+        let slots: Vec<u16> = self.masters[to].owners.keys().copied().collect();
+        for slot in slots {
+            if ![to, NOBODY].contains(&self.masters[to].owners[&slot]) {
+                self.masters[to].take(slot, to);
+            }
+        }
+        if raises {
+            self.raise_epoch(to);
+        }
+        self.counts.all_taken += 1;
+        // It has waited, and grants, when it stops and the others start.
+        let stops_at = now + self.millis(12_000, 16_000);
+        self.taker = Some((to, stops_at));
+        for other in Cluster::others(to) {
+            self.masters[other].is_to_start_at = Some(stops_at + self.millis(0, 3_000));
+        }
+    }
+
+    /// The master that took all stops. It is started again within the longest lease: see "Whoever
+    /// moves slots must take some care" in docs/design.md.
+    pub(super) fn stop_taker(&mut self) {
+        let Some((at, stops_at)) = self.taker else { return };
+        if Instant::now() < stops_at {
+            return;
+        }
+        if self.has_taken(at) {
+            if self.is_able(at) && self.may_stop(at) {
+                self.stop(at, 50..MAX_TTL.get());
+                self.taker = Some((at, Instant::now() + PATIENCE));
+            }
+        } else {
+            self.taker = None;
+        }
+    }
+
+    /// Whether this master has taken every slot of the others, and one of them does not know it.
+    pub(super) fn has_taken(&self, at: usize) -> bool {
+        let owners = &self.masters[at].owners;
+        let is_told = |other: usize| self.masters[other].owners == *owners;
+        self.taker.is_some_and(|(taker, _)| taker == at) && !Cluster::others(at).all(is_told)
+    }
 }

@@ -305,15 +305,16 @@ impl Master {
     pub(super) fn shares(&self, own: usize) -> Shares {
         let of = |owner| runs(self.announcement(owner).slots);
         let others = Cluster::others(own).map(|other| (name_of(other), of(other)));
+        let (idle, others): (Vec<_>, Vec<_>) = others.partition(|(_, slots)| slots.is_empty());
         let names = |slots: &BTreeMap<u16, usize>| {
             slots.iter().map(|(slot, other)| (*slot, name_of(*other))).collect()
         };
         Shares {
             own: of(own),
             found: runs(self.found.iter().copied()),
-            others: others.filter(|(_, slots)| !slots.is_empty()).collect(),
-            had_none: false,
-            idle: Vec::new(),
+            others,
+            had_none: self.had_none,
+            idle: idle.into_iter().map(|(name, _)| name).collect(),
             away: Vec::new(),
             importing: names(&self.importing),
             migrating: names(&self.migrating),
