@@ -83,6 +83,8 @@ enum Broken {
     TrustsTheMost,
     /// A master that waits in a slot does not raise its epoch.
     KeepsItsEpoch,
+    /// A master that has raised its epoch does not report at once.
+    TellsItsEpochLate,
 }
 
 /// What a run does.
@@ -110,6 +112,8 @@ struct Master {
     owners: BTreeMap<u16, usize>,
     /// The configuration epoch of each master, as far as this one knows.
     epochs: [u64; MASTERS],
+    /// The highest that it has heard of.
+    current_epoch: u64,
     /// The slots that each master last said to have.
     claimed: [BTreeSet<u16>; MASTERS],
     importing: BTreeMap<u16, usize>,
@@ -165,6 +169,8 @@ struct Letter {
     due: Instant,
     from: usize,
     to: usize,
+    /// The sender's epoch, and the highest that it has heard of: each message has both.
+    epochs: (u64, u64),
     mail: Mail,
 }
 
@@ -247,8 +253,6 @@ struct Cluster {
     random: StdRng,
     masters: Vec<Master>,
     mail: Vec<Letter>,
-    /// The last configuration epoch.
-    epoch: u64,
     /// What these two masters tell each other about slots is lost until then.
     cut: Option<(usize, usize, Instant)>,
     /// This master has started where no other can be reached until then.
@@ -330,6 +334,7 @@ impl Cluster {
                 node,
                 owners: owners.clone(),
                 epochs: std::array::from_fn(|other| other as u64 + 1),
+                current_epoch: MASTERS as u64,
                 claimed: Default::default(),
                 importing: BTreeMap::new(),
                 migrating: BTreeMap::new(),
@@ -353,7 +358,6 @@ impl Cluster {
             random,
             masters,
             mail: Vec::new(),
-            epoch: MASTERS as u64,
             cut: None,
             alone: None,
             taker: None,
@@ -574,6 +578,7 @@ fn must_be_caught(broken: Broken, complaint: &str) {
     // What few seeds find would take minutes from zero.
     let first = match broken {
         Broken::KeepsItsEpoch => 2_700,
+        Broken::TellsItsEpochLate => 10_400,
         Broken::TrustsTheMost => 3_500,
         Broken::KeepsWhatItFinds => 10_400,
         _ => 0,
@@ -634,6 +639,11 @@ fn a_master_that_trusts_others_that_were_down_too_is_caught() {
 #[test]
 fn a_master_that_lets_a_slot_be_won_back_is_caught() {
     must_be_caught(Broken::KeepsItsEpoch, FENCE);
+}
+
+#[test]
+fn a_master_that_tells_its_later_epoch_late_is_caught() {
+    must_be_caught(Broken::TellsItsEpochLate, FENCE);
 }
 
 #[test]

@@ -264,10 +264,13 @@ impl Cluster {
         self.announce(to);
     }
 
-    /// No two masters take the same epoch: Redis resolves that by chance.
+    /// `CLUSTER BUMPEPOCH`. Masters that do not know of each other may take the same.
     pub(super) fn raise_epoch(&mut self, at: usize) {
-        self.epoch += 1;
-        self.masters[at].epochs[at] = self.epoch;
+        let master = &mut self.masters[at];
+        let highest = master.epochs.into_iter().fold(master.current_epoch, u64::max);
+        if master.epochs[at] != highest {
+            (master.epochs[at], master.current_epoch) = (highest + 1, highest + 1);
+        }
     }
 
     /// `redis-cli --cluster fix`: a slot without a master, or with a dead one, is given to another.
@@ -305,6 +308,7 @@ impl Cluster {
             // Who hears of the epoch hears what is claimed with it.
             master.claimed[to] = said.slots.iter().copied().collect();
             master.epochs[to] = said.epoch;
+            master.current_epoch = master.current_epoch.max(said.epoch);
         }
         self.counts.taken_from_the_dead += 1;
     }

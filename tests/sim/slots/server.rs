@@ -24,7 +24,9 @@ impl Cluster {
         let last = self.mail.iter().filter(is_before).map(|letter| letter.due).max();
         let longest = if is_text(&mail) { self.plan.delay_ms } else { 150 };
         let due = now + self.millis(1, self.plan.delay_ms.min(longest));
-        self.mail.push(Letter { due: last.map_or(due, |last| last.max(due)), from, to, mail });
+        let due = last.map_or(due, |last| last.max(due));
+        let epochs = (self.masters[from].epochs[from], self.masters[from].current_epoch);
+        self.mail.push(Letter { due, from, to, epochs, mail });
     }
 
     /// Delivers what has arrived. A server that hangs reads it later; one that is down, never.
@@ -39,8 +41,13 @@ impl Cluster {
             else {
                 return;
             };
-            let Letter { from, to, mail, .. } = self.mail.remove(index);
+            let Letter { from, to, epochs, mail, .. } = self.mail.remove(index);
             if self.is_up(to) {
+                let master = &mut self.masters[to];
+                master.current_epoch = master.current_epoch.max(epochs.1);
+                if matches!(mail, Mail::Text(_)) {
+                    master.epochs[from] = master.epochs[from].max(epochs.0);
+                }
                 self.receive(from, to, mail);
             }
         }
@@ -62,6 +69,7 @@ impl Cluster {
                 master.claimed[said.owner] = said.slots.iter().copied().collect();
                 if said.owner == from {
                     self.correct(to, &said);
+                    self.resolve_collision(to, &said);
                 }
                 let lost = self.masters[to].learn(to, said);
                 lost.into_iter().for_each(|slot| self.delete_keys(to, slot));
@@ -111,6 +119,15 @@ impl Cluster {
         }
     }
 
+    /// Of two masters with the same epoch, the one with the smaller name takes a later one.
+    pub(super) fn resolve_collision(&mut self, at: usize, said: &Announcement) {
+        let master = &mut self.masters[at];
+        if said.epoch == master.epochs[at] && at < said.owner {
+            master.current_epoch += 1;
+            master.epochs[at] = master.current_epoch;
+        }
+    }
+
     // ---- the module: src/module/slots.rs ----
 
     pub(super) fn admit(&mut self, at: usize, slot: u16) -> Result<(), Refusal> {
@@ -129,7 +146,7 @@ impl Cluster {
     }
 
     pub(super) fn tick(&mut self, at: usize) {
-        let now = Instant::now();
+        let (now, broken) = (Instant::now(), self.plan.broken);
         let master = &mut self.masters[at];
         master.node.retry_state();
         if !master.node.engine.has_moving_slots() && now < master.looked_at + PAUSE {
@@ -138,23 +155,27 @@ impl Cluster {
         self.look(at);
         self.come_to_all(at);
         let node = &mut self.masters[at].node;
-        if node.engine.owes_epoch(node.clocks().now) {
+        let owes_epoch = node.engine.owes_epoch(node.clocks().now);
+        if owes_epoch {
             node.engine.raised_epoch();
-            if self.plan.broken != Broken::KeepsItsEpoch {
-                self.raise_epoch(at);
-            }
+        }
+        if owes_epoch && ![Broken::KeepsItsEpoch, Broken::TellsItsEpochLate].contains(&broken) {
+            self.raise_epoch(at);
         }
         self.ask_others(at);
         let node = &mut self.masters[at].node;
         let told = node.engine.tell(node.clocks().now, MAX_TTL);
         if let Some(mut told) = told {
-            if self.plan.broken == Broken::HidesItsFloor {
+            if broken == Broken::HidesItsFloor {
                 told.floor = Fence::ZERO;
             }
             let text = SlotMessage::Report(told).to_string();
             for other in Cluster::others(at) {
                 self.send(at, other, Mail::Text(text.clone()));
             }
+        }
+        if owes_epoch && broken == Broken::TellsItsEpochLate {
+            self.raise_epoch(at);
         }
     }
 
