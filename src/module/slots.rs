@@ -38,7 +38,7 @@ pub(super) fn admit(context: &mut Context<'_>, args: &Args<'_>) -> Result<(), Re
 fn admit_to(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
     let server = context.in_server();
     let _ = start::ready(context);
-    let decides = || process::with(server, |process| process.node.decides_in(slot));
+    let decides = || process::with(server, |process| process.node.decides_in(slot, clock::now()));
     if decides() {
         return Ok(());
     }
@@ -164,6 +164,7 @@ pub(super) fn look(context: &mut Context<'_>) {
         return;
     };
     let mut shares = read_shares(&text);
+    shares.holds_back = context.must_not_replicate();
     if let Some(earlier) = process::with(server, |process| process.slots_at_load.take()) {
         shares.found = found(context, &shares.own_since(&earlier));
         shares.had_none = earlier.is_empty();

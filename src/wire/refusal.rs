@@ -132,7 +132,7 @@ impl fmt::Display for Refusal {
             Refusal::SlotMoving { slot } => {
                 write!(
                     f,
-                    " slot {slot} is moving, or this node has started, and other masters have not \
+                    " slot {slot} is moving, or this node has started or hung, and other masters have not \
                      answered yet"
                 )
             }

@@ -53,10 +53,8 @@ pub fn read_shares(text: &str) -> Shares {
         let is = |flag: &str| flags.split(',').any(|given| given == flag);
         let is_own = is("myself");
         let mut ranges = Vec::new();
-        // When it last answered; zero if never.
-        let has_answered = words.nth(2).is_some_and(|at| at != "0");
-        let is_linked = words.nth(1) == Some("connected");
-        for word in words {
+        // The master of a replica, two times, the epoch, and the link.
+        for word in words.skip(5) {
             let inner = word.trim_matches(['[', ']']);
             let moving = |slot: &str, other: &str| {
                 let slot = slot.parse().ok().filter(|slot| is_own && *slot < SLOTS)?;
@@ -69,10 +67,6 @@ pub fn read_shares(text: &str) -> Shares {
             } else if !word.starts_with('[') {
                 ranges.extend(read_range(word));
             }
-        }
-        let is_here = has_answered && is_linked && !is("fail") && !is("fail?");
-        if is("master") && !is_own && !is_here {
-            shares.away.push(name.as_bytes().to_vec());
         }
         let name = name.as_bytes().to_vec();
         if is_own {
@@ -206,7 +200,6 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
         let others = [(b"bb".to_vec(), vec![(100, 200)]), (b"dd".to_vec(), vec![(300, 300)])];
         assert_eq!(shares.others, others);
         assert_eq!(shares.idle, [b"ee", b"ff", b"gg"]);
-        assert_eq!(shares.away, [b"dd", b"ff", b"gg"], "one that never answered among them");
     }
 
     proptest! {

@@ -92,7 +92,13 @@ impl Cluster {
                 let info: String = told(master, "CLUSTER INFO");
                 info.contains("cluster_state:ok") && info.contains(&known)
             };
-            self.masters.iter().all(is_ok).then_some(())
+            // They decide in the slots that they were given.
+            let decides = |index: usize| {
+                let line = format!("LOCK.EXTEND {} nobody 100", self.tag_at(index));
+                self.masters[index].run(&line).is_ok()
+            };
+            let are_ok = self.masters.iter().all(is_ok);
+            (are_ok && (0..self.masters.len()).all(decides)).then_some(())
         });
     }
 

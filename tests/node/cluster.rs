@@ -1,9 +1,12 @@
 //! Nodes of a Redis Cluster: each decides on the locks in its slots, and on no others.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
 use redis::Connection;
 
 use crate::ask::{ask, ask_all, ask_args, field};
-use crate::common::{Builder, Server, module_path, server_version, wait_for, wait_until};
+use crate::common::{Builder, PATIENCE, Server, module_path, server_version, wait_for, wait_until};
 use crate::line::{acquire, listener};
 use crate::waiting::{LONG, nobody_waits, waiter};
 
@@ -45,7 +48,8 @@ impl Pair {
         for conn in [&mut self.from.connect(), &mut self.to.connect()] {
             wait_until("the node knows the cluster", || {
                 let info = ask(conn, "CLUSTER INFO");
-                info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:2")
+                let is_ok = info.contains("cluster_state:ok");
+                is_ok && info.contains("cluster_known_nodes:2") && decides(conn)
             });
         }
     }
@@ -138,6 +142,11 @@ fn ask_at_last(conn: &mut Connection, line: &str) -> String {
 /// The answer, once the node has heard from the other master, or has given it up.
 fn ask_when_heard(conn: &mut Connection, line: &str) -> String {
     wait_for("the node has asked", || Some(ask(conn, line)).filter(|text| !is_asking(text)))
+}
+
+/// Whether this master decides in the slots that it was given, if it has any.
+fn decides(conn: &mut Connection) -> bool {
+    !is_asking(&ask(conn, "LOCK.EXTEND nobody-has-it x 100"))
 }
 
 fn is_asking(text: &str) -> bool {
@@ -269,10 +278,15 @@ fn a_master_that_starts_where_it_hears_no_other_decides_nothing() {
     assert!(wait_for("it hears the other", granted) > 1);
 }
 
-/// Regression: only the dead master itself says which slots it has, so the new one believed that
-/// nobody had this one, and granted its lock at once, with a lower fence.
+/// Regressions: only the dead master itself says which slots it has, so the new one believed that
+/// nobody had this one, and granted its lock at once, with a lower fence; and so did one that got
+/// the slot before it knew any other.
 #[test]
 fn a_master_that_joins_after_another_died_waits_in_a_slot_of_that_one() {
+    [true, false].into_iter().for_each(joins);
+}
+
+fn joins(knows_the_dead: bool) {
     let short = || builder().module_arg("max-ttl", 4_000).start();
     let pair = Pair::of(short(), short());
     let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
@@ -284,15 +298,51 @@ fn a_master_that_joins_after_another_died_waits_in_a_slot_of_that_one() {
     pair.to.kill();
     let new = short();
     let (port, bus) = (new.port(), new.bus_port());
-    assert_eq!(ask(from, &format!("CLUSTER MEET 127.0.0.1 {port} {bus}")), "OK");
     let new = &mut new.connect();
-    wait_until("it knows the dead one", || ask(new, "CLUSTER NODES").contains(&dead_id));
+    // The dead one does not win the slot back.
+    assert_eq!(ask(new, "CLUSTER SET-CONFIG-EPOCH 100"), "OK");
+    assert_eq!(ask(from, &format!("CLUSTER MEET 127.0.0.1 {port} {bus}")), "OK");
     let slot = ask(from, "CLUSTER KEYSLOT res");
-    assert_eq!(ask(new, &format!("CLUSTER ADDSLOTS {slot}")), "OK");
-    let _ = ask(new, "CLUSTER BUMPEPOCH");
+    if !knows_the_dead {
+        assert_eq!(ask(new, &format!("CLUSTER ADDSLOTS {slot}")), "OK");
+    }
+    wait_until("it knows the dead one", || ask(new, "CLUSTER NODES").contains(&dead_id));
+    if knows_the_dead {
+        assert_eq!(ask(new, &format!("CLUSTER ADDSLOTS {slot}")), "OK");
+    }
     let granted = || ask(new, "LOCK.ACQUIRE res B 100").parse::<u64>().ok();
     let second = wait_for("its wait is over", granted);
-    assert!(granted_at.elapsed() > std::time::Duration::from_secs(4) && second > first);
+    let passed = granted_at.elapsed();
+    assert!(passed > std::time::Duration::from_secs(4), "{passed:?}: A may hold it");
+    assert!(second > first, "{second} after {first}");
+}
+
+/// Regression: it read the request before what the other had said meanwhile, and granted the lock
+/// beside it, with a lower fence.
+#[test]
+fn a_master_that_has_hung_while_another_waited_for_it_grants_nothing() {
+    let short = || builder().module_arg("max-ttl", 1_000).start();
+    let pair = Pair::of(short(), short());
+    let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
+    assert!(fence(from, "LOCK.ACQUIRE res A 100") > 0);
+    let mut socket = TcpStream::connect(("127.0.0.1", pair.from.port())).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    pair.from.pause();
+    // Its socket is ready to be read before those of the bus.
+    socket.write_all(b"PING\r\n").unwrap();
+    let slot = ask(to, "CLUSTER KEYSLOT res");
+    for line in ["DELSLOTS", "ADDSLOTS"] {
+        assert_eq!(ask(to, &format!("CLUSTER {line} {slot}")), "OK");
+    }
+    let granted = || ask(to, "LOCK.ACQUIRE res B 1000").parse::<u64>().ok();
+    assert!(wait_for("the other has waited", granted) > 1);
+    socket.write_all(b"LOCK.ACQUIRE res late 1000\r\n").unwrap();
+    pair.from.resume();
+    let mut lines = BufReader::new(socket).lines();
+    let mut line = || lines.next().expect("an answer").expect("in time");
+    assert_eq!(line(), "+PONG");
+    let told = line();
+    assert!(told.starts_with("-TRYAGAIN ") || told.starts_with("-MOVED "), "{told}");
 }
 
 /// Regression: the first request came before the first look at the slots, and was granted.
@@ -341,7 +391,8 @@ fn a_master_that_starts_waits_for_another_that_may_have_taken_its_slots() {
     wait_until("the log says why", || pair.from.log().contains(&silent));
     pair.to.resume();
     wait_until("it has lost the slot", || ask(from, "LOCK.INFO res").starts_with("MOVED "));
-    assert!(ask(to, "LOCK.ACQUIRE res C 100").parse::<u64>().is_ok_and(|next| next > fence));
+    let granted = || ask(to, "LOCK.ACQUIRE res C 100").parse::<u64>().ok();
+    assert!(wait_for("it has read that it has the slot", granted) > fence);
     let granted = || ask(from, "LOCK.ACQUIRE free D 100").parse::<u64>().ok();
     wait_for("it decides in its other slots", granted);
 }

@@ -160,6 +160,10 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    pub(crate) fn decides_in(&self, slot: u16) -> bool {
+        self.engine.decides_in(slot, self.clocks().now)
+    }
+
     pub(crate) fn start(
         number: usize,
         clock: Clock,

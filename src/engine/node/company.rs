@@ -33,7 +33,9 @@ pub(super) struct Company {
     first: Option<Instant>,
     /// The other masters that any look has shown.
     known: Vec<Vec<u8>>,
-    /// One that cannot be reached has never been heard.
+    /// When a look last showed a new one.
+    grew_at: Option<Instant>,
+    /// One of them has never been heard.
     has_stranger: bool,
     hears_most: bool,
     decides: bool,
@@ -55,20 +57,27 @@ impl Company {
         for name in with_slots().chain(&shares.idle) {
             if !self.known.contains(name) {
                 self.known.push(name.clone());
+                self.grew_at = Some(now);
             }
         }
         // Nothing can have been taken from it.
         self.needs_most |= self.first.is_none() && shares.had_none;
         self.first.get_or_insert(now);
-        self.has_stranger = !shares.away.iter().all(is_heard);
+        self.has_stranger = !with_slots().chain(&shares.idle).all(is_heard);
         let hears_all = self.needs_most || self.known.iter().all(is_heard);
         self.decides |= self.hears_most && hears_all;
     }
 
-    /// Whether another master cannot be reached and has never been heard. It may have had any slot:
-    /// others do not say which.
+    /// Whether another master has never been heard. It may be dead, and have had any slot: others do
+    /// not say which. What the server says of it proves nothing: it shows a link that is being made
+    /// as one that is, and takes the time of the last answer from others.
     pub(super) const fn has_stranger(&self) -> bool {
         self.has_stranger
+    }
+
+    /// When it last came to know another master.
+    pub(super) const fn grew_at(&self) -> Option<Instant> {
+        self.grew_at
     }
 
     /// Whether it decides without a further look.

@@ -12,7 +12,7 @@ use crate::engine::{Instant, Millis};
 /// A pause between two looks after which the node has hung.
 const HUNG: Millis = Millis::new(300);
 /// How long after it has gone on it has read what was sent to it meanwhile.
-const READS_IN: Millis = Millis::new(100);
+pub(super) const READS_IN: Millis = Millis::new(100);
 
 /// Whether the epoch must be raised, and may be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -20,6 +20,7 @@ mod lines;
 mod lock;
 mod other_master;
 mod packed_lease;
+mod pauses;
 mod promises;
 mod readers;
 mod recovery;

@@ -23,8 +23,8 @@ pub struct Shares {
     pub others: Vec<(Vec<u8>, SlotRuns)>,
     /// The other masters, without slots.
     pub idle: Vec<Vec<u8>>,
-    /// Other masters that cannot be reached.
-    pub away: Vec<Vec<u8>>,
+    /// Whether the server holds back writes: it hands a slot over at once, or was told to.
+    pub holds_back: bool,
     /// Those on their way to it, and the masters that they come from.
     pub importing: Vec<(u16, Vec<u8>)>,
     /// Its own that are on their way to other masters, and those masters.

@@ -1,6 +1,7 @@
 //! One slot that moves between this node and another master: what has been asked, and what follows.
 
 use super::authority::with_drift;
+use super::company::Company;
 use super::shares::{Footing, SlotAnswer};
 use super::{BEAT, FENCE_BLOCK, SUPPORT};
 use crate::engine::{Fence, Instant, Millis};
@@ -13,6 +14,17 @@ const ASK_EVERY: Millis = Millis::new(100);
 /// How often it is asked at least before the other master is given up: a node that hangs itself
 /// does not read the answer.
 const ASKS_MIN: u8 = 20;
+
+/// How long after a master has met others it knows all masters.
+const MEETS_IN: Millis = Millis::new(2 * BEAT.get());
+
+/// How long after that it has heard each that runs, on a busy machine too.
+const HEARS_IN: Millis = Millis::new(20 * BEAT.get());
+
+/// How long leases of a master that does not answer may stand. `longest`: the longest lease.
+fn whole_wait(longest: Millis) -> Millis {
+    with_drift(SUPPORT.saturating_add(longest))
+}
 
 /// What a node must do before it decides in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,10 +101,24 @@ impl Move {
         matches!(self.stage, MoveStage::Came | MoveStage::Found)
     }
 
-    /// A master that this node has never heard may have had the slot. Returns whether it may still
-    /// be heard; if not, the slot counts as [found](MoveStage::Found).
-    pub(super) fn is_in_doubt(&mut self, now: Instant) -> bool {
-        let is_open = now <= self.since.after(FRESH);
+    /// Whether no other master had it, as far as this node knows.
+    pub(super) fn has_no_origin(&self) -> bool {
+        self.stage == MoveStage::Came && self.other.is_none()
+    }
+
+    /// A master that this node has never heard, or of which it has not even heard from others, may
+    /// have had the slot. Returns whether it may still be heard; if not, the slot counts as [found](MoveStage::Found).
+    pub(super) fn is_in_doubt(
+        &mut self,
+        company: &Company,
+        (now, longest): (Instant, Millis),
+    ) -> bool {
+        self.asked_at = Some(now);
+        let since = company.grew_at().map_or(self.asks_since, |at| self.asks_since.max(at));
+        if !company.has_stranger() {
+            return now <= since.after(MEETS_IN);
+        }
+        let is_open = now <= since.after(HEARS_IN.min(whole_wait(longest)));
         if !is_open {
             self.stage = MoveStage::Found;
         }
@@ -197,7 +223,7 @@ impl Move {
             }
             (None, None) => {
                 let longest = told.map_or(longest, |(_, told)| longest.max(told.longest));
-                let whole = with_drift(SUPPORT.saturating_add(longest));
+                let whole = whole_wait(longest);
                 // The others must hear that it waits, whatever the length of a lease.
                 self.until.unwrap_or(self.since.after(whole).max(now.after(BEAT)))
             }

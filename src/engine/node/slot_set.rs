@@ -8,6 +8,12 @@ use super::{SLOTS, SlotRuns};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotSet(Box<[u64; SLOTS as usize / 64]>);
 
+impl Default for SlotSet {
+    fn default() -> SlotSet {
+        SlotSet::new()
+    }
+}
+
 impl SlotSet {
     pub(super) fn new() -> SlotSet {
         SlotSet(Box::new([0; SLOTS as usize / 64]))

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::company::{Company, Readiness};
 use super::epoch::Epoch;
 use super::other_master::OtherMaster;
+use super::pauses::Pauses;
 use super::recovery::jump;
 use super::shares::{Footing, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number};
 use super::slot_move::{Coming, Move, MoveStage};
@@ -47,7 +48,7 @@ fn left(now: Instant, until: Instant) -> Millis {
 }
 
 /// The slots of one master.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slots {
     boot: u64,
     /// The other masters that it knows.
@@ -74,32 +75,11 @@ pub struct Slots {
     looked_at: Option<Instant>,
     company: Company,
     epoch: Epoch,
+    pauses: Pauses,
     /// When its floor last jumped after a wait.
     jumped_at: Option<Instant>,
     /// Its last report to the others, and when it was sent.
     told: Option<(Instant, Footing)>,
-}
-
-impl Default for Slots {
-    fn default() -> Slots {
-        Slots {
-            boot: 0,
-            others: Vec::new(),
-            former: vec![0; usize::from(SLOTS)],
-            own: SlotSet::new(),
-            settled: SlotSet::new(),
-            orphans: SlotSet::new(),
-            moves: BTreeMap::new(),
-            left: BTreeMap::new(),
-            given: SlotSet::new(),
-            promised: BTreeMap::new(),
-            looked_at: None,
-            company: Company::default(),
-            epoch: Epoch::default(),
-            jumped_at: None,
-            told: None,
-        }
-    }
 }
 
 impl Slots {
@@ -135,6 +115,7 @@ impl Slots {
                 self.moves.insert(slot, Move::new(MoveStage::Found, None, now));
             }
         }
+        self.pauses.look(shares, (&self.own, &own), now);
         self.own = own;
         self.see_coming(shares, now);
         self.see_leaving(shares, now);
@@ -209,6 +190,7 @@ impl Slots {
                     self.left.insert(slot, target);
                 }
                 self.settled.remove(slot);
+                self.pauses.forget(slot);
                 self.moves.insert(slot, Move::new(stage, Some(target), now));
             }
         }
@@ -235,7 +217,7 @@ impl Slots {
         let mut known = [BTreeSet::new(), BTreeSet::new()];
         for slot in all(slots).map(|slot| slot % SLOTS) {
             let is_theirs = usize::from(self.former[usize::from(slot)]) == place + 1;
-            let is_left = self.left.get(&slot) == Some(&place);
+            let is_left = self.left.get(&slot) == Some(&place) || self.pauses.kept(slot);
             let seen = self.moves.get_mut(&slot).filter(|seen| seen.other == Some(place));
             match seen.map(|seen| (seen.stage, seen)) {
                 Some((MoveStage::Comes, seen)) => {
@@ -289,8 +271,8 @@ impl Slots {
     }
 
     /// Whether the node may decide in this slot without a look.
-    fn is_settled(&self, slot: u16) -> bool {
-        self.company.decides() && self.settled.has(slot)
+    fn is_settled(&self, slot: u16, now: Instant) -> bool {
+        self.company.decides() && self.settled.has(slot) && self.pauses.knows(now)
     }
 
     /// Its own slots in which the node cannot decide yet.
@@ -301,12 +283,11 @@ impl Slots {
     /// What must be done before the node decides in a slot, just after a look. `longest`: the
     /// longest lease that the node knows of.
     fn come(&mut self, slot: u16, now: Instant, longest: Millis) -> Coming {
-        let has_stranger = self.company.has_stranger();
-        if let Some(seen @ Move { stage: MoveStage::Came, other: None, .. }) =
-            self.moves.get_mut(&slot)
-            && has_stranger
-            && seen.is_in_doubt(now)
-        {
+        if !self.pauses.knows(now) {
+            return Coming::Asks;
+        }
+        let of_nobody = self.moves.get_mut(&slot).filter(|seen| seen.has_no_origin());
+        if of_nobody.is_some_and(|seen| seen.is_in_doubt(&self.company, (now, longest))) {
             return Coming::Asks;
         }
         let told = || self.others.iter().filter_map(|other| other.told);
@@ -343,11 +324,25 @@ impl Slots {
     }
 
     /// Notes that the node may decide in this slot. A slot that is still on its way is looked at
-    /// each time, because the other master goes on deciding.
-    fn settle(&mut self, slot: u16) {
-        if self.moves.get(&slot).is_none_or(Move::is_here) && self.own.has(slot) {
-            self.moves.remove(&slot);
-            self.settled.insert(slot);
+    /// each time, because the other master goes on deciding. Where nobody had one slot, the same is
+    /// true of others that came as early.
+    fn settle(&mut self, slot: u16, (now, longest): (Instant, Millis)) {
+        let mut alike = vec![slot];
+        if self.moves.get(&slot).is_some_and(Move::has_no_origin) {
+            let of_nobody = self.moves.iter_mut().filter(|(_, seen)| seen.has_no_origin());
+            let known = of_nobody.filter_map(|(slot, seen)| {
+                let is_known =
+                    !seen.is_in_doubt(&self.company, (now, longest)) && seen.has_no_origin();
+                is_known.then_some(*slot)
+            });
+            alike.extend(known);
+        }
+        for slot in alike {
+            if self.moves.get(&slot).is_none_or(Move::is_here) && self.own.has(slot) {
+                self.moves.remove(&slot);
+                self.pauses.forget(slot);
+                self.settled.insert(slot);
+            }
         }
     }
 
@@ -385,7 +380,8 @@ impl Node {
     /// earlier one counts: its clock may have been ahead.
     pub fn join_cluster(&mut self, boot: u64, was_promoted: bool) {
         let company = Company::new(was_promoted);
-        self.slots = Some(Box::new(Slots { boot, company, ..Slots::default() }));
+        let former = vec![0; usize::from(SLOTS)];
+        self.slots = Some(Box::new(Slots { boot, company, former, ..Slots::default() }));
     }
 
     /// Notes that the node cannot look at its slots, and so decides in all of them.
@@ -400,8 +396,14 @@ impl Node {
     }
 
     /// Whether the node decides in a slot without further steps: see [`Node::come`].
-    pub fn decides_in(&self, slot: u16) -> bool {
-        self.slots.as_ref().is_none_or(|slots| slots.is_settled(slot))
+    pub fn decides_in(&self, slot: u16, now: Instant) -> bool {
+        self.slots.as_ref().is_none_or(|slots| slots.is_settled(slot, now))
+    }
+
+    /// Whether the node may have lost slots without knowing: it has hung, or its server holds back
+    /// writes.
+    pub fn may_have_lost_slots(&self, now: Instant) -> bool {
+        self.slots.as_ref().is_some_and(|slots| !slots.pauses.knows(now))
     }
 
     /// Notes which master has which slots.
@@ -522,7 +524,7 @@ impl Node {
             }
         };
         self.promises.lift_floor(floor)?;
-        slots.settle(slot);
+        slots.settle(slot, (now, longest));
         Ok(Came::Decides(before < self.promises.floor()))
     }
 
@@ -636,20 +638,34 @@ mod tests {
         node
     }
 
+    impl Node {
+        /// Looks, as it has all the time.
+        fn sees(&mut self, shares: &Shares, now: Instant) {
+            self.slots.as_mut().unwrap().pauses.had_none(now);
+            self.see(shares, now);
+        }
+    }
+
+    /// Whether it decides there just after a look.
+    fn decides(node: &Node, slot: u16) -> bool {
+        node.decides_in(slot, node.slots.as_ref().unwrap().pauses.looked_at())
+    }
+
     fn waits(left: u64, change: Option<Change>) -> Came {
         Came::Waits { left: Millis::new(left), change }
     }
 
     fn node() -> Node {
         let mut node = joined();
-        assert!(!node.decides_in(5), "it has not looked");
-        node.see(&shares(&[]), at(0));
-        assert!(node.decides_in(5) && !node.decides_in(10));
+        assert!(!decides(&node, 5), "it has not looked");
+        node.sees(&shares(&[]), at(0));
+        assert!(decides(&node, 5) && !decides(&node, 10));
         node
     }
 
     /// Also raises the epoch when it is due.
     fn come(node: &mut Node, slot: u16, now: u64) -> Came {
+        node.slots.as_mut().unwrap().pauses.had_none(at(now));
         if node.owes_epoch(at(now)) {
             node.raised_epoch();
         }
@@ -688,17 +704,17 @@ mod tests {
     fn a_slot_brings_the_floor_of_the_node_that_had_it() {
         let mut node = node();
         tell(&mut node, 5, 0, 100);
-        node.see(&shares(&[12, 13]), at(5_000));
+        node.sees(&shares(&[12, 13]), at(5_000));
         assert_eq!(node.unsettled_slots(), [12, 13]);
         assert_eq!(come(&mut node, 12, 5_000), Came::Asks, "a report may be from before");
         ask(&mut node, (7_000_000, 0), (5_000, 5_100));
         assert_eq!(come(&mut node, 12, 5_100), Came::Decides(true));
         assert_eq!(node.promises().floor(), fence(7_000_000));
         assert_eq!(come(&mut node, 13, 5_100), Came::Decides(false));
-        assert!(node.unsettled_slots().is_empty() && node.decides_in(12));
+        assert!(node.unsettled_slots().is_empty() && decides(&node, 12));
         // It leaves, and comes back after names were forgotten meanwhile.
-        node.see(&shares(&[13]), at(5_200));
-        node.see(&shares(&[12, 13]), at(6_000));
+        node.sees(&shares(&[13]), at(5_200));
+        node.sees(&shares(&[12, 13]), at(6_000));
         assert_eq!(node.unsettled_slots(), [12]);
         ask(&mut node, (70_000_000, 0), (6_000, 6_001));
         assert_eq!(come(&mut node, 12, 6_100), Came::Decides(true));
@@ -707,7 +723,7 @@ mod tests {
     #[test]
     fn who_gets_a_slot_waits_as_long_as_the_node_that_had_it() {
         let mut node = node();
-        node.see(&shares(&[12, 13]), at(100));
+        node.sees(&shares(&[12, 13]), at(100));
         ask(&mut node, (5, 2_000), (100, 100));
         let until = at(100 + 2_000 + 22);
         let news = Some(Change::Waits { until });
@@ -737,7 +753,7 @@ mod tests {
             if let Some(told) = told {
                 node.hear(b"bb", told, at(5_000));
             }
-            node.see(&shares(&[12]), at(5_100));
+            node.sees(&shares(&[12]), at(5_100));
             let asked = node.questions(at(5_100));
             let [Question { master, slots, .. }] = &asked[..] else { panic!("one: {asked:?}") };
             assert_eq!((&master[..], &slots[..]), (&b"bb"[..], &[(12, 12)][..]));
@@ -776,9 +792,9 @@ mod tests {
         let mut node = Node::new();
         node.join_cluster(BOOT, true);
         let looks = |node: &mut Node, now| {
-            node.see(&shares, at(now));
-            assert_eq!(node.decides_in(5), come(node, 5, now) != Came::Asks);
-            node.decides_in(5)
+            node.sees(&shares, at(now));
+            assert_eq!(decides(&node, 5), come(node, 5, now) != Came::Asks);
+            decides(&node, 5)
         };
         for other in [b"bb", b"bb", b"ee"] {
             node.hear(other, footing(5, 0), at(100));
@@ -795,8 +811,8 @@ mod tests {
         assert!(!looks(&mut node, 1_300), "it has started again");
         let alone = Shares { others: Vec::new(), ..shares.clone() };
         node.join_cluster(BOOT, false);
-        node.see(&alone, at(1_400));
-        assert!(node.decides_in(5));
+        node.sees(&alone, at(1_400));
+        assert!(decides(&node, 5));
     }
 
     /// Regression: masters that had all been down decided, because they were the most by what they
@@ -808,7 +824,7 @@ mod tests {
             let started = || {
                 let mut node = Node::new();
                 node.join_cluster(BOOT, false);
-                node.see(&idle, at(100));
+                node.sees(&idle, at(100));
                 for other in [b"bb", b"cc", b"dd", b"ee"].iter().filter(|other| **other != silent) {
                     node.hear(*other, footing(5, 0), at(200));
                     node.hear(*other, footing(5, 0), at(700));
@@ -819,7 +835,7 @@ mod tests {
             let over = at(100).after(with_drift(SUPPORT.saturating_add(LONGEST))).as_millis();
             // That the others forget it says nothing about its leases.
             for shares in [&idle, &shares(&[])] {
-                node.see(shares, at(700));
+                node.sees(shares, at(700));
                 assert_eq!(come(&mut node, 5, 700), Came::Rests(Millis::new(over + 1 - 700)));
                 assert_eq!(node.news_of_silent(at(700), LONGEST), None, "it may just be late");
             }
@@ -830,22 +846,22 @@ mod tests {
             assert_eq!(come(&mut node, 5, over), Came::Rests(Millis::new(1)));
             assert_eq!(come(&mut node, 5, over + 1), Came::Decides(true));
             assert!(node.promises().floor() > Fence::of_time(UnixTime::from_millis(WALL)));
-            assert!(node.decides_in(6));
+            assert!(decides(&node, 6));
             let mut node = started();
             node.join_cluster(BOOT, false);
-            node.see(&Shares { own: Vec::new(), had_none: true, ..idle.clone() }, at(100));
+            node.sees(&Shares { own: Vec::new(), had_none: true, ..idle.clone() }, at(100));
             node.hear(b"bb", footing(5, 0), at(200));
             node.hear(b"cc", footing(5, 0), at(200));
             node.hear(b"bb", footing(5, 0), at(700));
             node.hear(b"cc", footing(5, 0), at(700));
-            node.see(&idle, at(700));
-            assert_eq!(come(&mut node, 5, 700), Came::Decides(true), "nothing was taken from it");
+            node.sees(&idle, at(700));
+            assert_eq!(come(&mut node, 5, 700), Came::Asks, "nothing was taken from it");
             // In time, it knows what the other has taken.
             let mut node = started();
             node.hear(silent, footing(5, 0), at(over - 600));
             node.hear(silent, footing(5, 0), at(over));
-            node.see(&idle, at(over));
-            assert!(node.decides_in(5) && node.promises().floor() == Fence::ZERO);
+            node.sees(&idle, at(over));
+            assert!(decides(&node, 5) && node.promises().floor() == Fence::ZERO);
         }
     }
 
@@ -854,7 +870,7 @@ mod tests {
     #[test]
     fn who_waits_raises_its_epoch_when_it_has_read_whose_its_slots_are() {
         let mut node = node();
-        node.see(&shares(&[12, 13]), at(100));
+        node.sees(&shares(&[12, 13]), at(100));
         let wait = |node: &mut Node, now| {
             for slot in [12, 13] {
                 let clocks = Clocks { now: at(now), wall: UnixTime::from_millis(WALL + now) };
@@ -864,21 +880,21 @@ mod tests {
             }
         };
         for now in (100..5_200).step_by(100) {
-            node.see(&shares(&[12, 13]), at(now));
+            node.sees(&shares(&[12, 13]), at(now));
             drop(node.questions(at(now)));
         }
         assert!(!node.owes_epoch(at(5_100)));
         wait(&mut node, 5_101);
         assert!(node.owes_epoch(at(5_101)));
         let gives = Shares { migrating: vec![(5, b"bb".to_vec())], ..shares(&[12, 13]) };
-        node.see(&gives, at(5_200));
+        node.sees(&gives, at(5_200));
         assert!(!node.owes_epoch(at(5_200)), "the other may have finished the move");
-        node.see(&shares(&[12, 13]), at(5_501));
+        node.sees(&shares(&[12, 13]), at(5_501));
         assert!(!node.owes_epoch(at(5_600)), "it has hung");
         assert!(node.owes_epoch(at(5_601)));
         let over = 101 + with_drift(SUPPORT.saturating_add(LONGEST)).get();
         for now in (5_600..=over).step_by(100) {
-            node.see(&gives, at(now));
+            node.sees(&gives, at(now));
         }
         wait(&mut node, over);
         assert!(node.owes_epoch(at(over)), "a move may stay open for ever");
@@ -895,8 +911,8 @@ mod tests {
         let shares = Shares { found: vec![(9, 9), (12, 12)], ..shares(&[]) };
         assert_eq!(shares.own_since(&vec![(0, 3), (5, 8)]), [4, 9]);
         let mut node = joined();
-        node.see(&shares, at(100));
-        assert!(node.decides_in(8) && !node.decides_in(9));
+        node.sees(&shares, at(100));
+        assert!(decides(&node, 8) && !decides(&node, 9));
         assert_eq!(node.unsettled_slots(), [9], "12 is not its own");
         node.hear(b"bb", Footing { longest: Millis::new(9_000), ..footing(5, 0) }, at(200));
         node.hear(b"cc", footing(7_000_000, 300), at(200));
@@ -905,11 +921,11 @@ mod tests {
         let left = at(300).until(over.after(Millis::new(1)));
         let news = Some(Change::Waits { until: over });
         assert_eq!(come(&mut node, 9, 300), waits(left.get(), news));
-        node.see(&Shares { found: Vec::new(), ..shares }, at(400));
+        node.sees(&Shares { found: Vec::new(), ..shares }, at(400));
         assert!(matches!(come(&mut node, 9, over.as_millis()), Came::Waits { change: None, .. }));
         assert_eq!(come(&mut node, 9, over.as_millis() + 1), Came::Decides(true));
         let floor = Fence::of_time(UnixTime::from_millis(WALL));
-        assert!(node.promises().floor() > floor && node.decides_in(9));
+        assert!(node.promises().floor() > floor && decides(&node, 9));
     }
 
     /// Regression: its wait was over when it went on, so it decided before it had read that its
@@ -917,18 +933,18 @@ mod tests {
     #[test]
     fn who_hangs_before_its_wait_has_begun_asks_again() {
         let mut node = node();
-        node.see(&shares(&[12]), at(100));
+        node.sees(&shares(&[12]), at(100));
         for now in (100..3_000).step_by(100) {
             assert_eq!(node.questions(at(now)).len(), 1);
         }
-        node.see(&shares(&[12]), at(60_000));
+        node.sees(&shares(&[12]), at(60_000));
         assert_eq!(come(&mut node, 12, 60_000), Came::Asks);
         for now in (60_000..65_100).step_by(100) {
-            node.see(&shares(&[12]), at(now));
+            node.sees(&shares(&[12]), at(now));
             assert_eq!(node.questions(at(now)).len(), 1);
         }
         assert!(matches!(come(&mut node, 12, 65_001), Came::Waits { .. }));
-        node.see(&shares(&[12]), at(200_000));
+        node.sees(&shares(&[12]), at(200_000));
         assert!(matches!(come(&mut node, 12, 200_000), Came::Waits { .. }), "its epoch is owed");
         assert_eq!(come(&mut node, 12, 200_100), Came::Decides(true), "it has waited");
     }
@@ -936,11 +952,11 @@ mod tests {
     #[test]
     fn only_an_answer_to_a_question_from_after_the_move_counts() {
         let mut node = node();
-        node.see(&coming(12), at(100));
+        node.sees(&coming(12), at(100));
         assert_eq!(come(&mut node, 12, 100), Came::Asks);
         ask(&mut node, (5, 0), (100, 101));
         assert_eq!(come(&mut node, 12, 101), Came::Decides(true));
-        assert!(!node.decides_in(12), "the other node goes on");
+        assert!(!decides(&node, 12), "the other node goes on");
         tell(&mut node, 9_000_000, 0, 150);
         assert_eq!(come(&mut node, 12, 151), Came::Decides(true), "above what it reports");
         // A node that hangs reads old reports and answers when it goes on.
@@ -959,7 +975,7 @@ mod tests {
         ask(&mut node, (5, 0), (6_102, 6_103));
         assert_eq!(come(&mut node, 12, 11_102), Came::Decides(false));
         assert_eq!(come(&mut node, 12, 11_103), Came::Asks, "it is silent");
-        node.see(&shares(&[12]), at(11_200));
+        node.sees(&shares(&[12]), at(11_200));
         let answer = answer(5, 0, vec![(12, 12)]);
         node.answered(b"bb", number(11_151), &answer, at(11_200));
         assert_eq!(come(&mut node, 12, 11_200), Came::Asks, "asked before it came");
@@ -967,7 +983,7 @@ mod tests {
         assert_eq!(come(&mut node, 12, 11_200), Came::Asks, "another master");
         ask(&mut node, (5, 0), (11_200, 11_201));
         assert_eq!(come(&mut node, 12, 11_201), Came::Decides(false));
-        assert!(node.decides_in(12));
+        assert!(decides(&node, 12));
     }
 
     /// Regression: a master that was back within 5 seconds was believed.
@@ -975,14 +991,14 @@ mod tests {
     fn a_master_that_has_started_since_the_slot_came_cannot_answer_for_it() {
         for (up, came) in [(500, Came::Asks), (503, Came::Asks), (513, Came::Decides(true))] {
             let mut node = node();
-            node.see(&shares(&[12]), at(100));
+            node.sees(&shares(&[12]), at(100));
             let answer = SlotAnswer { up: Millis::new(up), ..answer(5, 0, vec![(12, 12)]) };
             assert!(!node.questions(at(100)).is_empty());
             node.answered(b"bb", number(100), &answer, at(600));
             assert_eq!(come(&mut node, 12, 600), came, "{up}");
         }
         let mut node = node();
-        node.see(&given(), at(600));
+        node.sees(&given(), at(600));
         let answer = node.asked(b"bb", &vec![(9, 9)], (at(700), LONGEST), |_| false);
         assert_eq!(answer[0].up, Millis::new(700), "since its first look");
     }
@@ -990,7 +1006,7 @@ mod tests {
     #[test]
     fn a_node_that_hangs_itself_does_not_give_the_other_up() {
         let mut node = node();
-        node.see(&shares(&[12]), at(100));
+        node.sees(&shares(&[12]), at(100));
         ask(&mut node, (5, 0), (100, 9_000));
         assert_eq!(come(&mut node, 12, 9_000), Came::Decides(true));
     }
@@ -1013,20 +1029,20 @@ mod tests {
             answers.into_iter().next().map(|answer| answer.slots)
         };
         assert_eq!(asked(&mut node, b"bb", 100), None, "it never had them");
-        node.see(&given(), at(200));
+        node.sees(&given(), at(200));
         assert_eq!(asked(&mut node, b"bb", 200), Some(vec![(9, 9)]));
-        node.see(&Shares { migrating: vec![(3, b"bb".to_vec())], ..given() }, at(300));
+        node.sees(&Shares { migrating: vec![(3, b"bb".to_vec())], ..given() }, at(300));
         assert_eq!(asked(&mut node, b"bb", 300), Some(vec![(3, 3), (9, 9)]));
         assert_eq!(asked(&mut node, b"cc", 300), None, "it has none of them");
         // Another master has had the slot since.
         let others = vec![(b"cc".to_vec(), vec![(9, 9)])];
-        node.see(&Shares { others, ..given() }, at(400));
-        node.see(&given(), at(500));
+        node.sees(&Shares { others, ..given() }, at(400));
+        node.sees(&given(), at(500));
         assert_eq!(asked(&mut node, b"bb", 500), None);
         // It has come, and the node does not know yet whether it may decide there.
-        node.see(&shares(&[]), at(600));
+        node.sees(&shares(&[]), at(600));
         assert_eq!(asked(&mut node, b"bb", 600), None);
-        node.see(&given(), at(700));
+        node.sees(&given(), at(700));
         assert_eq!(asked(&mut node, b"bb", 700), None, "it never decided there");
     }
 
@@ -1035,16 +1051,16 @@ mod tests {
     fn leases_that_a_move_leaves_behind_are_waited_for() {
         for is_over in [false, true] {
             let mut other = node();
-            other.see(&coming(12), at(100));
+            other.sees(&coming(12), at(100));
             ask(&mut other, (5, 0), (100, 100));
             assert_eq!(come(&mut other, 12, 100), Came::Decides(true));
             let mut lock = Lock::default();
             assert!(other.acquire(&mut lock, claim(), b"", at(100)).is_ok());
             if is_over {
-                other.see(&shares(&[]), at(150));
+                other.sees(&shares(&[]), at(150));
             }
             let seen = if is_over { given() } else { Shares { own: vec![(0, 8)], ..coming(12) } };
-            other.see(&Shares { others: given().others, ..seen }, at(180));
+            other.sees(&Shares { others: given().others, ..seen }, at(180));
             let slots = vec![(9, 9), (12, 12)];
             let answers = other.asked(b"bb", &slots, (at(200), LONGEST), |_| false);
             let [left, moved] = &answers[..] else { panic!("two: {answers:?}") };
@@ -1053,8 +1069,8 @@ mod tests {
             assert_eq!(left.footing.floor, lock.counter(), "it may have free locks there");
             assert!(moved.footing.floor < lock.counter());
             let mut node = node();
-            node.see(&leaving(3, b"bb"), at(100));
-            node.see(&shares(&[]), at(200));
+            node.sees(&leaving(3, b"bb"), at(100));
+            node.sees(&shares(&[]), at(200));
             assert!(!node.questions(at(200)).is_empty());
             let (up, slots) = (Millis::new(1_000), vec![(3, 3)]);
             node.answered(b"bb", number(200), &SlotAnswer { up, slots, ..left.clone() }, at(201));
@@ -1077,8 +1093,8 @@ mod tests {
         let mut node = node();
         let reported = |slot: u16| 1 << 52 | u64::from(slot);
         for slot in [3, 4] {
-            node.see(&leaving(slot, b"bb"), at(100));
-            node.see(&shares(&[]), at(200));
+            node.sees(&leaving(slot, b"bb"), at(100));
+            node.sees(&shares(&[]), at(200));
             assert!(!node.questions(at(200)).is_empty());
             let told = answer(reported(slot), 0, vec![(slot, slot)]);
             node.answered(b"bb", number(200), &SlotAnswer { held: LONGEST, ..told }, at(201));
@@ -1093,9 +1109,9 @@ mod tests {
         let mut other = node();
         let mut lock = Lock::default();
         assert!(other.acquire(&mut lock, claim(), b"", at(100)).is_ok());
-        other.see(&Shares { own: vec![(0, 2), (4, 9)], ..shares(&[]) }, at(200));
+        other.sees(&Shares { own: vec![(0, 2), (4, 9)], ..shares(&[]) }, at(200));
         let theirs = Shares { others: vec![(b"bb".to_vec(), vec![(3, 3)])], ..Shares::default() };
-        other.see(&Shares { own: vec![(0, 2), (4, 9)], ..theirs }, at(300));
+        other.sees(&Shares { own: vec![(0, 2), (4, 9)], ..theirs }, at(300));
         assert_eq!(other.not_own(&vec![(2, 3)]), [3]);
         for (has_locks, held) in [(false, 0), (true, 6_700)] {
             let answers = other.asked(b"bb", &vec![(3, 3)], (at(400), LONGEST), |_| has_locks);
@@ -1108,15 +1124,15 @@ mod tests {
     #[test]
     fn a_wait_in_one_slot_is_of_no_concern_to_who_gets_another() {
         let mut node = node();
-        node.see(&shares(&[12]), at(100));
+        node.sees(&shares(&[12]), at(100));
         ask(&mut node, (5, 2_000), (100, 100));
         assert!(matches!(come(&mut node, 12, 200), Came::Waits { .. }));
-        node.see(&Shares { migrating: vec![(3, b"cc".to_vec())], ..shares(&[12]) }, at(300));
+        node.sees(&Shares { migrating: vec![(3, b"cc".to_vec())], ..shares(&[12]) }, at(300));
         let answers = node.asked(b"cc", &vec![(3, 3)], (at(300), LONGEST), |_| false);
         assert_eq!(answers[0].footing.left, Millis::ZERO);
         // It lost the slot in the wait, and cannot speak for it.
         let theirs = vec![(b"bb".to_vec(), vec![(10, 19)])];
-        node.see(&Shares { others: theirs, ..shares(&[]) }, at(400));
+        node.sees(&Shares { others: theirs, ..shares(&[]) }, at(400));
         assert_eq!(node.asked(b"bb", &vec![(12, 12)], (at(400), LONGEST), |_| false), []);
     }
 
@@ -1125,14 +1141,14 @@ mod tests {
     #[test]
     fn a_master_that_starts_in_the_middle_of_a_move_asks_the_other() {
         let mut node = joined();
-        node.see(&leaving(3, b"bb"), at(100));
-        assert!(node.decides_in(4) && !node.decides_in(3));
+        node.sees(&leaving(3, b"bb"), at(100));
+        assert!(decides(&node, 4) && !decides(&node, 3));
         assert_eq!(come(&mut node, 3, 100), Came::Asks);
         ask(&mut node, (7_000_000, 0), (100, 101));
         assert_eq!(come(&mut node, 3, 101), Came::Decides(true));
         assert!(node.promises().floor() >= fence(7_000_000));
-        node.see(&leaving(3, b"bb"), at(200));
-        assert!(!node.decides_in(3) && node.unsettled_slots().is_empty(), "it leaves");
+        node.sees(&leaving(3, b"bb"), at(200));
+        assert!(!decides(&node, 3) && node.unsettled_slots().is_empty(), "it leaves");
     }
 
     /// Regression: a master answered the one to which a slot had been on its way when it started,
@@ -1140,14 +1156,14 @@ mod tests {
     #[test]
     fn a_slot_that_was_on_its_way_to_a_third_master_is_not_answered_for() {
         let mut node = joined();
-        node.see(&leaving(3, b"cc"), at(100));
+        node.sees(&leaving(3, b"cc"), at(100));
         ask(&mut node, (5, 0), (100, 101));
         assert!(matches!(come(&mut node, 3, 101), Came::Decides(_)));
-        node.see(&leaving(3, b"bb"), at(200));
+        node.sees(&leaving(3, b"bb"), at(200));
         let nobody = Shares { own: vec![(0, 2), (4, 9)], ..shares(&[]) };
-        node.see(&nobody, at(300));
+        node.sees(&nobody, at(300));
         let others = vec![(b"cc".to_vec(), vec![(3, 3)])];
-        node.see(&Shares { others, ..nobody }, at(400));
+        node.sees(&Shares { others, ..nobody }, at(400));
         assert!(node.asked(b"cc", &vec![(3, 3)], (at(400), LONGEST), |_| false).is_empty());
     }
 
@@ -1157,18 +1173,18 @@ mod tests {
     fn a_slot_that_stays_after_all_comes_from_the_node_to_which_it_was_to_go() {
         let mut node = node();
         assert!(!node.has_moving_slots());
-        node.see(&leaving(3, b"bb"), at(100));
+        node.sees(&leaving(3, b"bb"), at(100));
         assert!(node.has_moving_slots());
-        assert!(!node.decides_in(3) && node.unsettled_slots().is_empty());
+        assert!(!decides(&node, 3) && node.unsettled_slots().is_empty());
         assert_eq!(come(&mut node, 3, 100), Came::Decides(false), "while it leaves");
-        node.see(&shares(&[]), at(200));
+        node.sees(&shares(&[]), at(200));
         assert_eq!(come(&mut node, 3, 200), Came::Asks);
         ask(&mut node, (7_000_000, 0), (200, 201));
         assert_eq!(come(&mut node, 3, 201), Came::Decides(true));
-        assert!(node.decides_in(3) && node.promises().floor() >= fence(7_000_000));
+        assert!(decides(&node, 3) && node.promises().floor() >= fence(7_000_000));
         // To another node instead.
-        node.see(&leaving(3, b"bb"), at(300));
-        node.see(&leaving(3, b"cc"), at(400));
+        node.sees(&leaving(3, b"bb"), at(300));
+        node.sees(&leaving(3, b"cc"), at(400));
         assert_eq!(come(&mut node, 3, 400), Came::Asks);
         let asked = node.questions(at(400)).remove(0);
         assert_eq!((asked.master, asked.slots), (b"bb".to_vec(), vec![(3, 3)]));
@@ -1177,7 +1193,7 @@ mod tests {
     #[test]
     fn who_is_asked_about_a_slot_on_its_way_here_asks_again_before_it_decides() {
         let mut node = node();
-        node.see(&coming(12), at(100));
+        node.sees(&coming(12), at(100));
         ask(&mut node, (5, 0), (100, 101));
         assert_eq!(come(&mut node, 12, 101), Came::Decides(true));
         let answers = node.asked(b"bb", &vec![(12, 12)], (at(200), LONGEST), |_| false);
@@ -1192,26 +1208,26 @@ mod tests {
         let lost_to = |name: &[u8], node: &mut Node| {
             let others = vec![(name.to_vec(), vec![(3, 3), (10, 19)])];
             let own = vec![(0, 2), (4, 9)];
-            node.see(&Shares { own, others, ..Shares::default() }, at(300));
+            node.sees(&Shares { own, others, ..Shares::default() }, at(300));
             node.asked(name, &vec![(3, 3)], (at(300), LONGEST), |_| false)
         };
         for (target, answers) in [(b"bb", 1), (b"cc", 0)] {
             let mut node = node();
-            node.see(&leaving(3, b"bb"), at(100));
+            node.sees(&leaving(3, b"bb"), at(100));
             // Nobody has it for a while (`CLUSTER DELSLOTS`).
             let own = vec![(0, 2), (4, 9)];
-            node.see(&Shares { own, ..Shares::default() }, at(200));
+            node.sees(&Shares { own, ..Shares::default() }, at(200));
             assert_eq!(lost_to(target, &mut node).len(), answers);
             // It comes back, and `bb` may have granted locks there.
-            node.see(&shares(&[]), at(400));
+            node.sees(&shares(&[]), at(400));
             let asked: Vec<Vec<u8>> =
                 node.questions(at(400)).into_iter().map(|question| question.master).collect();
             assert_eq!(asked, [target.to_vec()]);
         }
         let mut node = node();
-        node.see(&leaving(3, b"bb"), at(100));
-        node.see(&Shares { own: vec![(0, 2), (4, 9)], ..Shares::default() }, at(200));
-        node.see(&shares(&[]), at(400));
+        node.sees(&leaving(3, b"bb"), at(100));
+        node.sees(&Shares { own: vec![(0, 2), (4, 9)], ..Shares::default() }, at(200));
+        node.sees(&shares(&[]), at(400));
         assert_eq!(node.questions(at(400))[0].master, b"bb");
     }
 
@@ -1228,12 +1244,12 @@ mod tests {
             // With slow gossip, this node sees the slot at `cc` although `bb` has it.
             let others = if is_taken { masters(12, 19) } else { masters(13, 12) };
             let stale = Shares { others, ..coming(12) };
-            node.see(&stale, at(100));
+            node.sees(&stale, at(100));
             assert_eq!(asked(&mut node, 100), [b"bb"], "it comes from there");
             if is_taken {
-                node.see(&Shares { others: masters(13, 12), ..coming(12) }, at(110));
+                node.sees(&Shares { others: masters(13, 12), ..coming(12) }, at(110));
             }
-            node.see(&Shares { others: masters(13, 13), ..shares(&[12]) }, at(200));
+            node.sees(&Shares { others: masters(13, 13), ..shares(&[12]) }, at(200));
             assert_eq!(asked(&mut node, 200), [other], "taken: {is_taken}");
         }
     }
@@ -1245,13 +1261,84 @@ mod tests {
     #[test]
     fn a_slot_that_nobody_has_had_needs_no_wait() {
         let mut node = joined();
-        node.see(&Shares { own: Vec::new(), had_none: true, ..shares(&[]) }, at(0));
-        node.see(&with(30), at(200));
-        assert_eq!(come(&mut node, 30, 200), Came::Decides(false));
-        tell(&mut node, 9, 5_000, 1_100);
-        node.see(&with(31), at(1_200));
-        assert_eq!(come(&mut node, 31, 1_200), Came::Decides(true));
+        node.sees(&Shares { own: Vec::new(), had_none: true, ..shares(&[]) }, at(0));
+        node.sees(&with(30), at(200));
+        assert_eq!(come(&mut node, 30, 2_200), Came::Asks, "it may not know all masters yet");
+        assert_eq!(come(&mut node, 30, 2_201), Came::Decides(false));
+        tell(&mut node, 9, 5_000, 2_300);
+        node.sees(&with(31), at(2_400));
+        assert_eq!(come(&mut node, 31, 4_401), Came::Decides(true));
         assert_eq!(node.promises().floor(), fence(9));
+    }
+
+    /// Regression: a master got a slot of a dead one before it knew any other, and decided there at
+    /// once.
+    #[test]
+    fn a_master_that_has_met_nobody_yet_waits_to_hear_of_all() {
+        let mut node = Node::new();
+        node.join_cluster(BOOT, false);
+        node.sees(&Shares { had_none: true, ..Shares::default() }, at(0));
+        let alone = Shares { own: vec![(5, 5)], ..Shares::default() };
+        node.sees(&alone, at(200));
+        assert_eq!(come(&mut node, 5, 1_000), Came::Asks);
+        node.sees(&Shares { idle: vec![b"cc".to_vec()], ..alone.clone() }, at(2_000));
+        let over = at(2_000).after(with_drift(SUPPORT.saturating_add(LONGEST))).as_millis();
+        assert_eq!(come(&mut node, 5, over), Came::Asks, "it has just heard of another");
+        assert!(matches!(come(&mut node, 5, over + 1), Came::Waits { .. }));
+        let mut node = Node::new();
+        node.join_cluster(BOOT, false);
+        node.sees(&Shares { had_none: true, ..Shares::default() }, at(0));
+        node.sees(&alone, at(200));
+        assert_eq!(come(&mut node, 5, 2_201), Came::Decides(false), "there is no other");
+    }
+
+    /// Regression: a master that had let go of a slot, and hung, served a request before it read
+    /// that another one had waited for it and decided.
+    #[test]
+    fn who_has_hung_decides_nothing_before_it_has_read_what_was_said() {
+        let mut node = joined();
+        let clocks = |now| Clocks { now: at(now), wall: UnixTime::from_millis(WALL + now) };
+        let settings = (LONGEST, Caution { quarantine: true, on_promotion: true });
+        node.see(&shares(&[]), at(1_000));
+        assert!(node.decides_in(5, at(3_000)) && !node.may_have_lost_slots(at(3_000)));
+        assert!(!node.decides_in(5, at(3_001)) && node.may_have_lost_slots(at(3_001)));
+        for now in [9_000, 9_099] {
+            node.see(&shares(&[]), at(now));
+            assert_eq!(node.come(5, clocks(now), settings), Ok(Came::Asks));
+        }
+        node.see(&shares(&[]), at(9_100));
+        assert!(node.decides_in(5, at(9_100)));
+    }
+
+    /// Regression: a move at once failed at the old master, which went on granting, and succeeded at
+    /// the new one, which had hung.
+    #[test]
+    fn who_kept_a_slot_after_its_writes_were_held_back_tells_that_locks_may_stay() {
+        for is_handed_over in [false, true] {
+            let mut node = joined();
+            node.sees(&shares(&[]), at(100));
+            node.sees(&Shares { holds_back: true, ..shares(&[]) }, at(300));
+            assert!(!node.decides_in(5, at(300)), "the slot may be gone when writes go on");
+            let lost = || {
+                let theirs = vec![(b"bb".to_vec(), vec![(5, 5), (10, 19)])];
+                Shares { own: vec![(0, 4), (6, 9)], others: theirs, ..Shares::default() }
+            };
+            node.sees(&if is_handed_over { lost() } else { shares(&[]) }, at(500));
+            assert!(decides(&node, 4));
+            let mut lock = Lock::default();
+            assert!(node.acquire(&mut lock, claim(), b"", at(600)).is_ok());
+            node.sees(&lost(), at(700));
+            let answers = node.asked(b"bb", &vec![(5, 5)], (at(700), LONGEST), |_| false);
+            let held: Vec<_> = answers.iter().map(|answer| answer.held.get()).collect();
+            assert_eq!(held, [if is_handed_over { 0 } else { 6_900 }]);
+            // Another master may have had it meanwhile.
+            node.sees(&shares(&[]), at(800));
+            node.answered(b"bb", number(800), &answer(0, 0, vec![(5, 5)]), at(800));
+            assert!(matches!(come(&mut node, 5, 800), Came::Decides(_)));
+            node.sees(&lost(), at(1_000));
+            let answers = node.asked(b"bb", &vec![(5, 5)], (at(1_000), LONGEST), |_| false);
+            assert!(answers[0].held.is_zero());
+        }
     }
 
     /// Regressions: a master that had joined after another died got slots of that one, of which it
@@ -1262,28 +1349,29 @@ mod tests {
         let over = at(200).after(with_drift(SUPPORT.saturating_add(LONGEST)));
         let news = Some(Change::Waits { until: over });
         let mut node = joined();
-        node.see(&Shares { own: Vec::new(), had_none: true, ..shares(&[]) }, at(0));
-        let (idle, away) = (vec![b"cc".to_vec()], vec![b"cc".to_vec()]);
-        let dead = Shares { idle, away, ..with(30) };
-        node.see(&dead, at(200));
+        node.sees(&Shares { own: Vec::new(), had_none: true, ..shares(&[]) }, at(0));
+        let dead = Shares { idle: vec![b"cc".to_vec()], ..with(30) };
+        node.sees(&dead, at(200));
         assert_eq!(come(&mut node, 30, 300), Came::Asks, "it may just have met the other");
-        assert_eq!(come(&mut node, 30, 5_200), Came::Asks);
-        let left = at(5_201).until(over.after(Millis::new(1)));
-        assert_eq!(come(&mut node, 30, 5_201), waits(left.get(), news));
-        tell(&mut node, 0, 0, 5_300);
-        assert!(matches!(come(&mut node, 30, over.as_millis()), Came::Waits { .. }));
-        assert_eq!(come(&mut node, 30, over.as_millis() + 1), Came::Decides(true));
+        let late = over.as_millis() + 1;
+        assert_eq!(come(&mut node, 30, late - 1), Came::Asks);
+        let told = Some(Change::Waits { until: at(late + 1_000) });
+        assert_eq!(come(&mut node, 30, late), waits(1_001, told), "the others must hear of it");
+        tell(&mut node, 0, 0, late + 100);
+        assert!(matches!(come(&mut node, 30, late + 1_000), Came::Waits { .. }));
+        assert_eq!(come(&mut node, 30, late + 1_001), Came::Decides(true));
         let mut node = joined();
-        node.see(&Shares { own: Vec::new(), had_none: true, ..shares(&[]) }, at(0));
-        node.see(&dead, at(200));
+        node.sees(&Shares { own: Vec::new(), had_none: true, ..shares(&[]) }, at(0));
+        node.sees(&dead, at(200));
         for now in [300, 900] {
             node.hear(b"cc", footing(7, 0), at(now));
         }
-        node.see(&dead, at(900));
-        assert_eq!(come(&mut node, 30, 900), Came::Decides(true), "it has heard all");
+        node.sees(&dead, at(900));
+        assert_eq!(come(&mut node, 30, 2_200), Came::Asks);
+        assert_eq!(come(&mut node, 30, 2_201), Came::Decides(true), "it has heard all");
         let mut node = joined();
-        node.see(&shares(&[]), at(0));
-        node.see(&with(30), at(200));
+        node.sees(&shares(&[]), at(0));
+        node.sees(&with(30), at(200));
         let left = at(200).until(over.after(Millis::new(1)));
         assert_eq!(come(&mut node, 30, 200), waits(left.get(), news), "nobody had it at the start");
     }

@@ -12,7 +12,7 @@ impl Cluster {
         let owns = |slot: &&u16| master.owners[*slot] == at;
         let slots: Vec<u16> = master.owners.keys().filter(owns).copied().collect();
         slots.iter().all(|slot| {
-            master.node.engine.decides_in(*slot)
+            master.node.decides_in(*slot)
                 || master.waits_in.contains(slot) && !master.found.contains(slot)
                 || master.migrating.contains_key(slot)
         })
@@ -41,10 +41,12 @@ impl Cluster {
                 self.stop(at, 50..longest);
             }
             3..=5 if self.is_able(at) && !self.has_taken(at) => {
-                let length = self.millis(100, 9_000);
+                let longest = if self.chance(20) { 25_000 } else { 9_000 };
+                let (length, reads_in) = (self.millis(100, longest), self.millis(0, 90));
                 self.note(at, &format!("hangs for {length:?}"));
                 let master = &mut self.masters[at];
                 master.hangs_until = Instant::now() + length;
+                master.reads_from = master.hangs_until + reads_in;
                 if Instant::now() < master.serves_from {
                     master.serves_from = master.hangs_until + REJOINING;
                 }

@@ -13,7 +13,7 @@ impl Cluster {
         };
         let Some(from) = (0..MASTERS).find(is_agreed) else { return };
         let is_busy = self.moves.iter().any(|one| one.slot == slot);
-        if is_busy || !self.masters[from].node.engine.decides_in(slot) {
+        if is_busy || !self.masters[from].node.decides_in(slot) {
             return;
         }
         let to = (from + self.random.random_range(1..MASTERS)) % MASTERS;
@@ -44,7 +44,7 @@ impl Cluster {
             self.is_able(other) && master.has_looked && master.owners[&slot] == at
         });
         let is_busy = self.moves.iter().any(|one| one.slot == slot);
-        let decides = self.masters[at].node.engine.decides_in(slot);
+        let decides = self.masters[at].node.decides_in(slot);
         // Also in the middle of a move that its source has noticed.
         let leaves = self.masters[at].migrating.contains_key(&slot) && !decides;
         if !is_agreed || !leaves && (is_busy || !decides) {
@@ -112,8 +112,7 @@ impl Cluster {
         self.note(at, &format!("operator: {one:?}"));
         let claims_more = self.claims_more(to);
         let source = &self.masters[from];
-        let is_unnoticed =
-            source.migrating.contains_key(&slot) && source.node.engine.decides_in(slot);
+        let is_unnoticed = source.migrating.contains_key(&slot) && source.node.decides_in(slot);
         let is_assigning =
             self.moves.iter().any(|other| (Step::AssignAtSource..Step::Done).contains(&other.step));
         let master = &mut self.masters[at];
@@ -342,7 +341,7 @@ impl Cluster {
         let stops_at = now + self.millis(12_000, 16_000);
         self.taker = Some((to, stops_at));
         for other in Cluster::others(to) {
-            self.masters[other].is_to_start_at = Some(stops_at + self.millis(0, 3_000));
+            self.masters[other].is_to_start_at = Some(stops_at + self.millis(0, 1_500));
         }
     }
 
@@ -355,7 +354,7 @@ impl Cluster {
         }
         if self.has_taken(at) {
             if self.is_able(at) && self.may_stop(at) {
-                self.stop(at, 50..MAX_TTL.get());
+                self.stop(at, MAX_TTL.get() / 2..MAX_TTL.get());
                 self.taker = Some((at, Instant::now() + PATIENCE));
             }
         } else {

@@ -29,11 +29,16 @@ impl Cluster {
         self.mail.push(Letter { due, from, to, epochs, mail });
     }
 
+    /// Whether the server reads its messages: after it has hung, it may serve clients first.
+    fn reads(&self, at: usize) -> bool {
+        self.is_able(at) && self.masters[at].reads_from <= Instant::now()
+    }
+
     /// Delivers what has arrived. A server that hangs reads it later; one that is down, never.
     pub(super) fn deliver(&mut self) {
         loop {
             let has_come = |(_, letter): &(usize, &Letter)| {
-                let reads = !self.is_up(letter.to) || self.is_able(letter.to);
+                let reads = !self.is_up(letter.to) || self.reads(letter.to);
                 letter.due <= Instant::now() && reads
             };
             let letters = self.mail.iter().enumerate().filter(has_come);
@@ -131,11 +136,15 @@ impl Cluster {
     // ---- the module: src/module/slots.rs ----
 
     pub(super) fn admit(&mut self, at: usize, slot: u16) -> Result<(), Refusal> {
-        if self.masters[at].node.engine.decides_in(slot) {
+        let is_unread = !self.reads(at) && self.masters[at].settled.contains(&slot);
+        if self.plan.broken == Broken::ServesAtOnce && is_unread {
+            return Ok(());
+        }
+        if self.masters[at].node.decides_in(slot) {
             return Ok(());
         }
         self.look(at);
-        if self.masters[at].node.engine.decides_in(slot) {
+        if self.masters[at].node.decides_in(slot) {
             return Ok(());
         }
         let came = self.come(at, slot);
@@ -252,6 +261,10 @@ impl Cluster {
         let master = &mut self.masters[at];
         (master.looked_at, master.has_looked) = (Instant::now(), true);
         master.node.engine.see(&shares, master.node.clocks().now);
+        if master.reads_from <= Instant::now() {
+            let slots = moving().into_iter().filter(|slot| master.node.decides_in(*slot));
+            master.settled = slots.collect();
+        }
     }
 
     pub(super) fn come_to_all(&mut self, at: usize) {
@@ -335,8 +348,8 @@ impl Master {
             found: runs(self.found.iter().copied()),
             others,
             had_none: self.had_none,
+            holds_back: false,
             idle: idle.into_iter().map(|(name, _)| name).collect(),
-            away: Vec::new(),
             importing: names(&self.importing),
             migrating: names(&self.migrating),
         }
