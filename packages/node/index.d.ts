@@ -271,8 +271,8 @@ export class Guard {
    * Extends the lease to the ttl from now.
    *
    * Background renewal does this by itself, so call it only if that is turned off, or for another
-   * ttl. Later renewals use that ttl too. It never shortens the lease: a ttl that would end before
-   * it does leaves its end as it is. Rejected with a `NoQuorumError` if too few nodes answered: the lease is as
+   * ttl. Later renewals use that ttl too, once a quorum has confirmed it. It never shortens the
+   * lease: a ttl that would end before it does leaves its end as it is. Rejected with a `NoQuorumError` if too few nodes answered: the lease is as
    * it was, and may be extended again. Rejected with a `LostError` if the lease has ended.
    */
   extend(ttl?: number): Promise<void>

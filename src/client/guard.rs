@@ -157,8 +157,9 @@ impl Guard {
     }
 
     /// Extends the lease now as [`extend`](Guard::extend) does, with another ttl, which background
-    /// renewals also use from now on. It must be within the bounds of the locker's ttl. A shorter
-    /// ttl does not shorten the lease as it stands.
+    /// renewals also use once it is confirmed: after an error they keep the former one. It must be
+    /// within the bounds of the locker's ttl. A shorter ttl does not shorten the lease as it
+    /// stands.
     ///
     /// # Errors
     /// As [`extend`](Guard::extend), and [`ExtendError::BadOption`] if the ttl is out of bounds.

@@ -183,8 +183,19 @@ impl Lease {
     /// Extends the lease by one round, once earlier rounds are decided. Nodes that answer after the
     /// quorum are repaired in the background.
     pub(super) async fn extend(self: &Arc<Self>) -> Result<(), ExtendError> {
+        self.extend_with(None).await
+    }
+
+    /// Extends the lease by this ttl, and renews it by this ttl once a quorum has confirmed it.
+    pub(super) async fn extend_by(self: &Arc<Self>, ttl: Duration) -> Result<(), ExtendError> {
+        let asked = LeaseOptions { ttl, renews: self.state().renewal.renews(), max_hold: None };
+        let plan = self.core.settings.rules.replan(asked).map_err(ExtendError::BadOption)?;
+        self.extend_with(Some(plan)).await
+    }
+
+    async fn extend_with(self: &Arc<Self>, plan: Option<LeasePlan>) -> Result<(), ExtendError> {
         let turn = self.turn.lock().await;
-        let mut round = self.begin()?;
+        let mut round = self.begin(plan)?;
         let decided = self.until_decided(&mut round).await;
         drop(turn);
         self.finish_behind(round);
@@ -201,34 +212,35 @@ impl Lease {
     /// The same, but repairs those nodes before it returns.
     async fn renew(&self) -> Result<(), ExtendError> {
         let turn = self.turn.lock().await;
-        let mut round = self.begin()?;
+        let mut round = self.begin(None)?;
         let decided = self.until_decided(&mut round).await;
         drop(turn);
         self.finish(round).await;
         decided
     }
 
-    /// Sends the extension to all nodes.
-    fn begin(&self) -> Result<Extending, ExtendError> {
+    /// Sends the extension to all nodes, by the lease's own terms unless others are given.
+    fn begin(&self, plan: Option<LeasePlan>) -> Result<Extending, ExtendError> {
         let nodes = self.core.quorum.nodes();
         let inbox = Inbox::new(nodes);
-        let Some(number) = self.send_extension(&inbox) else {
+        let Some((number, ttl)) = self.send_extension(plan, &inbox) else {
             return Err(ExtendError::Lost(self.ending().unwrap_or(Lost::Released)));
         };
-        let ends_at = self.core.world.now() + self.timeout();
+        // How long a node may take to answer.
+        let timeout = self.core.settings.rules.timeout(ttl.into());
+        let ends_at = self.core.world.now() + timeout;
         let (votes, shows_removal) = (vec![Vote::TimedOut; nodes], false);
         Ok(Extending { number, inbox, votes, missing: nodes, shows_removal, ends_at })
     }
 
-    /// How long a node may take to answer.
-    fn timeout(&self) -> Duration {
-        let ttl = self.state().renewal.terms().ttl;
-        self.core.settings.rules.timeout(ttl.into())
+    /// The time for which the answers to a round are still waited for.
+    fn left(&self, round: &Extending) -> Duration {
+        round.ends_at.saturating_sub(self.core.world.now())
     }
 
     /// Reads answers until a quorum has confirmed, or none can.
     async fn until_decided(&self, round: &mut Extending) -> Result<(), ExtendError> {
-        let mut timer = pin!(self.core.world.sleep(self.timeout()));
+        let mut timer = pin!(self.core.world.sleep(self.left(round)));
         while round.missing > 0 {
             let Some(arrival) = round.inbox.next(timer.as_mut()).await else { break };
             match self.take(round, arrival) {
@@ -275,8 +287,7 @@ impl Lease {
 
     /// Repairs nodes that answer after the quorum, until the round ends.
     async fn finish(&self, mut round: Extending) {
-        let left = round.ends_at.saturating_sub(self.core.world.now());
-        let mut timer = pin!(self.core.world.sleep(left));
+        let mut timer = pin!(self.core.world.sleep(self.left(&round)));
         while round.missing > 0 {
             let Some(arrival) = round.inbox.next(timer.as_mut()).await else { return };
             if let RenewalStep::Lost(_) = self.take(&mut round, arrival) {
@@ -312,24 +323,6 @@ impl Lease {
         step
     }
 
-    /// Extends the lease by this ttl, and renews it by this ttl from now on.
-    pub(super) async fn extend_by(self: &Arc<Self>, ttl: Duration) -> Result<(), ExtendError> {
-        let asked = LeaseOptions { ttl, renews: self.state().renewal.renews(), max_hold: None };
-        let plan = self.core.settings.rules.replan(asked).map_err(ExtendError::BadOption)?;
-        let turn = self.turn.lock().await;
-        {
-            let LeasePlan { terms, schedule, .. } = plan;
-            let mut state = self.state();
-            state.renewal.change(terms, schedule.every, schedule.margin);
-            state.longest = state.longest.max(terms.ttl);
-        }
-        let mut round = self.begin()?;
-        let decided = self.until_decided(&mut round).await;
-        drop(turn);
-        self.finish_behind(round);
-        decided
-    }
-
     /// Makes the holder a reader, before the next extension tells the nodes: others may read as
     /// soon as the first node has received it.
     pub(super) fn downgrade(&self) {
@@ -341,15 +334,25 @@ impl Lease {
         self.state().renewal.mode()
     }
 
-    fn send_extension(&self, inbox: &Inbox) -> Option<RoundNumber> {
+    fn send_extension(
+        &self,
+        plan: Option<LeasePlan>,
+        inbox: &Inbox,
+    ) -> Option<(RoundNumber, Millis)> {
         let mut state = self.state();
-        let ttl = state.renewal.terms().ttl;
+        let ttl = plan.as_ref().map_or_else(|| state.renewal.terms(), |plan| plan.terms).ttl;
         let packet =
             Packet::extend(&self.name, &self.token, (ttl, state.renewal.mode()), self.fence);
-        let started_at = earliest(&self.core.world);
-        let round = state.renewal.begin(started_at, latest(&self.core.world))?;
+        let (started_at, now) = (earliest(&self.core.world), latest(&self.core.world));
+        let round = match plan {
+            Some(LeasePlan { terms, schedule, .. }) => {
+                state.renewal.begin_with(terms, schedule, started_at, now)
+            }
+            None => state.renewal.begin(started_at, now),
+        }?;
+        state.longest = state.longest.max(ttl);
         self.core.send_all(&packet, inbox, RequestKind::Extend);
-        Some(round)
+        Some((round, ttl))
     }
 
     /// Restores the lease on nodes that lost it. Called with the state locked.

@@ -118,10 +118,20 @@ enum LeaseState {
     Released,
 }
 
+/// How a lease goes on once a quorum has confirmed these terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Course {
+    terms: Terms,
+    every: Option<Millis>,
+    margin: Millis,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Round {
     number: RoundNumber,
     started_at: Instant,
+    /// What it asks for, if that is new, until it is confirmed.
+    course: Option<Course>,
     extended: NodeSet,
     /// Nodes where this token does not hold the lock.
     not_ours: NodeSet,
@@ -249,17 +259,6 @@ impl Renewal {
         is_first
     }
 
-    /// From the next round on, uses these terms and this schedule; `max_hold` stays. A round that
-    /// is under way asked for other terms, so its answers no longer count. This never shortens the
-    /// validity.
-    pub fn change(&mut self, terms: Terms, every: Option<Millis>, margin: Millis) {
-        self.terms = terms;
-        self.schedule.every = every;
-        // A longer margin could call the lease lost before the next round can extend it.
-        self.schedule.margin = self.schedule.margin.min(margin);
-        self.round = None;
-    }
-
     /// Whether the lease is renewed automatically.
     pub const fn renews(&self) -> bool {
         self.schedule.every.is_some()
@@ -286,6 +285,29 @@ impl Renewal {
     /// sent, and rounded down; `now` is the same moment rounded up. `None` if the lease is lost or
     /// released: nothing may be sent.
     pub fn begin(&mut self, started_at: Instant, now: Instant) -> Option<RoundNumber> {
+        self.begin_round(None, started_at, now)
+    }
+
+    /// The same with other terms and another schedule (`max_hold` stays), which the lease has from
+    /// the moment on at which a quorum confirms this round. If none does, it keeps its own. This
+    /// never shortens the validity.
+    pub fn begin_with(
+        &mut self,
+        terms: Terms,
+        schedule: Schedule,
+        started_at: Instant,
+        now: Instant,
+    ) -> Option<RoundNumber> {
+        let course = Course { terms, every: schedule.every, margin: schedule.margin };
+        self.begin_round(Some(course), started_at, now)
+    }
+
+    fn begin_round(
+        &mut self,
+        course: Option<Course>,
+        started_at: Instant,
+        now: Instant,
+    ) -> Option<RoundNumber> {
         if self.ending(now).is_some() || self.is_released() {
             return None;
         }
@@ -295,6 +317,7 @@ impl Renewal {
         self.round = Some(Round {
             number,
             started_at,
+            course,
             extended: NodeSet::EMPTY,
             not_ours: NodeSet::EMPTY,
             forgotten: NodeSet::EMPTY,
@@ -364,19 +387,9 @@ impl Renewal {
             self.round = None;
             return RenewalStep::Lost(ending);
         }
-        let Some(round) = self.round.as_mut() else { return RenewalStep::Wait };
+        let Some(round) = self.round else { return RenewalStep::Wait };
         if self.quorum.is_reached(round.extended) {
-            let ends_at = self.terms.ends_at(round.started_at).max(self.ends_at);
-            self.ends_at = self.latest.map_or(ends_at, |latest| latest.min(ends_at));
-            let has_rival = round.not_ours.without(round.forgotten) != NodeSet::EMPTY;
-            let is_first = !std::mem::replace(&mut round.is_confirmed, true);
-            let repair = std::mem::take(&mut round.forgotten);
-            // The rival may be one attempt of a waiter, at a node that came back without the lease.
-            // It is over in a moment, and then the node can be repaired.
-            if is_first && has_rival {
-                self.next_at = self.next_at.min(self.retry_at(now));
-            }
-            return RenewalStep::Confirmed { repair };
+            return self.confirm(round, now);
         }
         // Repairing without a confirmation would undo an operator's DEL on all nodes.
         if self.quorum.is_reached(round.not_ours) {
@@ -391,6 +404,29 @@ impl Renewal {
         // Late answers may still confirm the round; meanwhile the next one is planned.
         self.next_at = self.retry_at(now);
         RenewalStep::Failed
+    }
+
+    /// Takes the confirmation of the present round by a quorum.
+    fn confirm(&mut self, mut round: Round, now: Instant) -> RenewalStep {
+        if let Some(Course { terms, every, margin }) = round.course.take() {
+            self.terms = terms;
+            self.schedule.every = every;
+            // A longer margin could call the lease lost that was just extended.
+            self.schedule.margin = self.schedule.margin.min(margin);
+            self.next_at = every.map(|every| round.started_at.after(every));
+        }
+        let ends_at = self.terms.ends_at(round.started_at).max(self.ends_at);
+        self.ends_at = self.latest.map_or(ends_at, |latest| latest.min(ends_at));
+        let has_rival = round.not_ours.without(round.forgotten) != NodeSet::EMPTY;
+        let is_first = !std::mem::replace(&mut round.is_confirmed, true);
+        let repair = std::mem::take(&mut round.forgotten);
+        self.round = Some(round);
+        // The rival may be one attempt of a waiter, at a node that came back without the lease. It
+        // is over in a moment, and then the node can be repaired.
+        if is_first && has_rival {
+            self.next_at = self.next_at.min(self.retry_at(now));
+        }
+        RenewalStep::Confirmed { repair }
     }
 
     /// When to begin a round earlier than scheduled.
@@ -492,30 +528,57 @@ mod tests {
         assert_eq!(renewal.due(at(390)), Due::At(at(600)));
     }
 
+    /// Begins a round that asks for another ttl.
+    fn begin_with(
+        renewal: &mut Renewal,
+        (ttl, every): (u64, Option<u64>),
+        when: u64,
+    ) -> RoundNumber {
+        let terms = Terms::new(Millis::new(ttl));
+        let schedule = Schedule { every: every.map(Millis::new), ..Schedule::of(terms.ttl) };
+        renewal.begin_with(terms, schedule, at(when), at(when)).unwrap()
+    }
+
     #[test]
     fn answers_to_the_former_terms_do_not_count_for_the_new_ones() {
         let mut renewal = renewal(None);
         let old = begin(&mut renewal, 300);
         assert_eq!(renewal.answer(old, 0, Extension::Extended, at(310)), RenewalStep::Wait);
-        let every = Some(Millis::new(1_000));
-        renewal.change(Terms::new(Millis::new(3_000)), every, Millis::new(900));
-        assert_eq!(renewal.ending(at(310)), None, "the longer margin does not apply to this end");
-        assert_eq!(renewal.ends_at(), at(988), "no node has confirmed it");
-        assert_eq!(renewal.answer(old, 1, Extension::Extended, at(320)), RenewalStep::Wait);
+        let new = begin_with(&mut renewal, (3_000, Some(1_000)), 400);
+        assert_eq!(renewal.answer(old, 1, Extension::Extended, at(405)), RenewalStep::Wait);
         assert_eq!(renewal.ends_at(), at(988), "they extended by the former ttl");
-        let new = begin(&mut renewal, 400);
         assert_eq!(renewal.answer(new, 0, Extension::Extended, at(410)), RenewalStep::Wait);
         assert_eq!(renewal.answer(new, 1, Extension::Extended, at(410)), CONFIRMED);
         assert_eq!((renewal.ends_at(), renewal.lost_at()), (at(3_368), at(3_268)));
         assert_eq!(renewal.due(at(410)), Due::At(at(1_400)));
 
         assert!(renewal.renews());
-        renewal.change(Terms::new(Millis::new(500)), None, Millis::new(50));
-        assert!(!renewal.renews(), "automatic renewal is off");
-        let short = begin(&mut renewal, 500);
+        let short = begin_with(&mut renewal, (500, None), 500);
         assert_eq!(renewal.answer(short, 0, Extension::Extended, at(510)), RenewalStep::Wait);
         assert_eq!(renewal.answer(short, 1, Extension::Extended, at(510)), CONFIRMED);
+        assert!(!renewal.renews(), "automatic renewal is off");
         assert_eq!(renewal.ends_at(), at(3_368), "a shorter ttl takes nothing away");
+    }
+
+    /// Regression: a ttl that the nodes refused stayed the lease's, so every renewal after it was
+    /// refused too.
+    #[test]
+    fn terms_that_no_quorum_confirms_change_nothing() {
+        let mut renewal = renewal(None);
+        let before = renewal.terms();
+        let long = begin_with(&mut renewal, (30_000, Some(10_000)), 300);
+        assert_eq!(renewal.due(at(300)), Due::At(at(600)), "it may be given up without a word");
+        assert_eq!(renewal.answer(long, 0, Extension::Extended, at(310)), RenewalStep::Wait);
+        assert_eq!(renewal.answer(long, 1, Extension::Unknown, at(310)), RenewalStep::Wait);
+        assert_eq!(renewal.answer(long, 2, Extension::Unknown, at(310)), RenewalStep::Failed);
+        assert_eq!((renewal.ends_at(), renewal.terms()), (at(988), before));
+        assert_eq!(renewal.due(at(310)), Due::At(at(385)), "as after any failed renewal");
+        let next = begin(&mut renewal, 385);
+        assert_eq!(renewal.answer(next, 1, Extension::Extended, at(390)), RenewalStep::Wait);
+        assert_eq!(renewal.answer(long, 1, Extension::Extended, at(390)), RenewalStep::Wait);
+        assert_eq!(renewal.answer(next, 2, Extension::Extended, at(390)), CONFIRMED);
+        assert_eq!(renewal.ends_at(), at(1_373), "by the former ttl");
+        assert_eq!(renewal.due(at(390)), Due::At(at(685)));
     }
 
     #[test]

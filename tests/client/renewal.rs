@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lockmod::client::{AcquireError, ExtendError, Lost, ReleaseError};
 
-use crate::common::Server;
+use crate::common::{Server, start_nodes};
 use crate::{builder, connected, info, is_held, leases, millis, nodes, until};
 
 #[tokio::test]
@@ -44,6 +44,35 @@ async fn a_lease_is_extended_by_a_ttl_of_its_own_on_the_nodes_and_for_its_holder
     assert!(guard.validity() > millis(50_000), "a shorter ttl takes nothing away");
     assert!(nodes.iter().all(|node| left(node) > 50_000), "nor does it at the nodes");
     guard.release().await.unwrap();
+}
+
+/// Regression: the refused ttl stayed the lease's, so all renewals after it were refused, and the
+/// lease ended.
+#[tokio::test]
+async fn a_ttl_that_the_nodes_refuse_does_not_end_the_renewing() {
+    let nodes = start_nodes(3, |node| {
+        let max_ttl = if node == 0 { 60_000 } else { 10_000 };
+        Server::builder().module_arg("max-ttl", max_ttl)
+    });
+    let locker = builder(&nodes).ttl(millis(1_500)).build().unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    let error = guard.extend_by(millis(20_000)).await.unwrap_err();
+    assert!(error.to_string().contains("2 refused (BADTTL"), "{error}");
+    assert!(guard.validity() <= millis(1_500), "one node grants nothing: {:?}", guard.validity());
+    let start = Instant::now();
+    while start.elapsed() < millis(4_500) {
+        assert!(!guard.is_lost() && guard.validity() <= millis(1_500));
+        tokio::time::sleep(millis(20)).await;
+    }
+    // One that is given up without an answer changes nothing either.
+    nodes.iter().for_each(Server::pause);
+    let long = tokio::time::timeout(millis(10), guard.extend_by(millis(9_000)));
+    assert!(long.await.is_err(), "nobody answers");
+    nodes.iter().for_each(Server::resume);
+    guard.extend().await.unwrap();
+    assert!(guard.validity() <= millis(1_500), "by {:?}", guard.validity());
+    guard.release().await.unwrap();
+    until("none keeps it", || leases(&nodes, "a") == 0).await;
 }
 
 #[tokio::test]

@@ -203,10 +203,12 @@ impl Client {
         let now = self.now(ignores_clock);
         let next = self.round + 1;
         let Phase::Holding(renewal, number) = &mut self.phase else { return false };
-        if self.ttls.renew != self.ttls.acquire {
-            renewal.change(self.ttls.terms(next), None, Millis::ZERO);
-        }
-        let Some(begun) = renewal.begin(started_at(next), now) else { return false };
+        let begun = if self.ttls.renew == self.ttls.acquire {
+            renewal.begin(started_at(next), now)
+        } else {
+            renewal.begin_with(self.ttls.terms(next), SCHEDULE, started_at(next), now)
+        };
+        let Some(begun) = begun else { return false };
         *number = begun;
         self.round = next;
         true

@@ -183,8 +183,8 @@ class Guard(_Held, _lockmod.Exit):
         """Extends the lease to the ttl from now.
 
         Background renewal does this by itself, so call it only if that is turned off, or for
-        another ttl. Later renewals use that ttl too. It never shortens the lease: a ttl that would
-        end before it does leaves its end as it is. Raises `NoQuorumError` if too few nodes answered: the lease is
+        another ttl. Later renewals use that ttl too, once a quorum has confirmed it. It never
+        shortens the lease: a ttl that would end before it does leaves its end as it is. Raises `NoQuorumError` if too few nodes answered: the lease is
         as it was, and may be extended again. Raises `LostError` if the lease has ended.
         """
         self._lease.extend(seconds("ttl", ttl))
