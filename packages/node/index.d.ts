@@ -63,7 +63,8 @@ export interface NodeInfo {
 export interface AcquireOptions {
   /**
    * How long to wait in line while another holds the lock, or while too few nodes grant it, also
-   * because they are down. 0 tries once, as `tryAcquire` does; `Infinity` waits without end.
+   * because they are down. 0 tries once, as `tryAcquire` does; `Infinity` waits without end. If
+   * nodes are silent, the error may come later than that, by one `timeout` of the locker.
    */
   wait?: number | undefined
   /** The length of the lease. */
@@ -103,7 +104,8 @@ export interface LockerOptions {
   ttl?: number | undefined
   /**
    * How long `acquire` waits while another holds the lock, or too few nodes grant it, also because
-   * they are down; 10 s unless given. For an error at once, use `tryAcquire` or `wait: 0`.
+   * they are down; 10 s unless given. For an error at once, use `tryAcquire` or `wait: 0`. If
+   * nodes are silent, the error may come later than that, by one `timeout`.
    */
   wait?: number | undefined
   /** A name for the caller, for people to read: up to 128 bytes, shown to waiters. */
@@ -272,8 +274,10 @@ export class Guard {
    *
    * Background renewal does this by itself, so call it only if that is turned off, or for another
    * ttl. Later renewals use that ttl too, once a quorum has confirmed it. It never shortens the
-   * lease: a ttl that would end before it does leaves its end as it is. Rejected with a `NoQuorumError` if too few nodes answered: the lease is as
-   * it was, and may be extended again. Rejected with a `LostError` if the lease has ended.
+   * lease: a ttl that would end before it does leaves its end as it is. Rejected with a
+   * `NoQuorumError` if too few nodes answered: the lease is as it was, and may be extended again.
+   * Rejected with a `RefusedError` if too many refuse, for example a ttl above their
+   * `lockmod.max-ttl`: the lease is as it was. Rejected with a `LostError` if the lease has ended.
    */
   extend(ttl?: number): Promise<void>
 
@@ -297,8 +301,9 @@ export class Guard {
    *
    * Rejected with a `LostError` if the lease had ended before, by the clock or at the nodes, so that
    * another may have held the lock since; what `lost` and `check()` said stays the reason. Rejected
-   * with a `NoQuorumError` if too few nodes answered: on the others the lease runs out. In both cases
-   * there is nothing left to do. A second release does nothing.
+   * with a `NoQuorumError` if too few nodes answered, and with a `RefusedError` if too many refuse:
+   * on those the lease runs out. In each case there is nothing left to do. A second release does
+   * nothing.
    */
   release(): Promise<void>
 
@@ -360,8 +365,9 @@ export class HeldError extends LockError {
 export class NoQuorumError extends LockError {}
 
 /**
- * A retry does not help: too many nodes have no module, give no permission, or have something else
- * under the name; or the program ends.
+ * A retry does not help: too many nodes have no module, give no permission, have something else
+ * under the name, or refuse a ttl above their limit; or the program ends. As with `NoQuorumError`, a
+ * failed extension takes nothing away.
  */
 export class RefusedError extends LockError {}
 

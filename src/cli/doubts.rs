@@ -242,6 +242,7 @@ fn not_released(error: ReleaseError, infos: &[NodeInfo]) -> Failure {
         }
         error @ (ReleaseError::NotHeld(_)
         | ReleaseError::NoQuorum(_)
+        | ReleaseError::Refused(_)
         | ReleaseError::BadOption(_)) => error.into(),
     }
 }

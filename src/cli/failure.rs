@@ -265,7 +265,9 @@ impl From<ReleaseError> for Failure {
         let text = error.to_string();
         match error {
             ReleaseError::NotHeld(nodes) => Failure::lost(text, nodes),
-            ReleaseError::NoQuorum(nodes) => Failure::of_nodes(text, nodes),
+            ReleaseError::NoQuorum(nodes) | ReleaseError::Refused(nodes) => {
+                Failure::of_nodes(text, nodes)
+            }
             ReleaseError::BadOption(_) => Failure::usage(text),
         }
     }
@@ -275,7 +277,7 @@ impl From<ExtendError> for Failure {
     fn from(error: ExtendError) -> Failure {
         let text = error.to_string();
         match error {
-            ExtendError::NoQuorum(nodes) => {
+            ExtendError::NoQuorum(nodes) | ExtendError::Refused(nodes) => {
                 let is_no =
                     |report: &&NodeReport| matches!(report.vote, Vote::NotHeld | Vote::Held { .. });
                 if Quorum::is_majority(nodes.iter().filter(is_no).count(), nodes.len()) {

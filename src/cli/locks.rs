@@ -74,7 +74,7 @@ pub(super) async fn release(args: Release) -> Result<(), Failure> {
             Ok(())
         }
         Err(ReleaseError::NotHeld(_)) => Err(not_the_holder(&locker, &args.lock.name).await),
-        Err(error @ ReleaseError::NoQuorum(_)) => {
+        Err(error @ (ReleaseError::NoQuorum(_) | ReleaseError::Refused(_))) => {
             let infos = locker.info(&args.lock.name).await;
             let failure = Failure::from(error).but(&still_held(&infos));
             Err(doubts::named(&locker, failure).await)

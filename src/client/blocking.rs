@@ -176,7 +176,8 @@ impl Locker {
         self.request(name).acquire()
     }
 
-    /// Acquires the lock `name`, waiting for at most `wait`.
+    /// Acquires the lock `name`, waiting for at most `wait`, and for the locker's timeout after
+    /// that if nodes are silent.
     ///
     /// # Errors
     /// [`AcquireError`], with each node's vote.
@@ -239,7 +240,7 @@ impl Locker {
     /// [leaked](Guard::leak). Returns the validity from now on.
     ///
     /// # Errors
-    /// [`ExtendError::NoQuorum`], with each node's vote.
+    /// [`ExtendError::NoQuorum`] or [`ExtendError::Refused`], with each node's vote.
     pub fn extend_by_token(
         &self,
         name: impl AsRef<[u8]>,

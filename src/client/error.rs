@@ -158,13 +158,27 @@ impl fmt::Display for WhyLost<'_> {
 pub enum ExtendError {
     /// No quorum confirmed. The lease is valid until its previous end, and may be extended again.
     NoQuorum(Vec<NodeReport>),
+    /// Too many nodes refuse for a retry to help: no permission, a ttl above the limit. The lease
+    /// is valid until its previous end.
+    Refused(Vec<NodeReport>),
     /// The lease is lost: stop working under it.
     Lost(Lost),
     /// The requested ttl is out of bounds; nothing was sent, and the lease is unchanged.
     BadOption(String),
 }
 
+/// Whether so many nodes refuse that no quorum of them can ever carry it out.
+fn is_refused(nodes: &[NodeReport], needed: usize) -> bool {
+    nodes.iter().filter(|report| !report.vote.is_permanent()).count() < needed
+}
+
 impl ExtendError {
+    /// The error of an extension that too few nodes confirmed.
+    pub(super) fn of(nodes: Vec<NodeReport>, needed: usize) -> ExtendError {
+        let is_refused = is_refused(&nodes, needed);
+        if is_refused { ExtendError::Refused(nodes) } else { ExtendError::NoQuorum(nodes) }
+    }
+
     /// Whether extending again may succeed.
     pub const fn is_retryable(&self) -> bool {
         matches!(self, ExtendError::NoQuorum(_))
@@ -176,6 +190,9 @@ impl fmt::Display for ExtendError {
         match self {
             ExtendError::NoQuorum(nodes) => {
                 write!(f, "no quorum extended the lease: {}", Summary(nodes))
+            }
+            ExtendError::Refused(nodes) => {
+                write!(f, "the extension is refused: {}", Summary(nodes))
             }
             ExtendError::Lost(lost) => write!(f, "the lease is lost: {lost}"),
             ExtendError::BadOption(text) => f.write_str(text),
@@ -195,6 +212,8 @@ pub enum ReleaseError {
     /// Too few nodes answered. Those that come back within the ttl receive the release then; on the
     /// others the lease runs out.
     NoQuorum(Vec<NodeReport>),
+    /// Too many nodes refuse for a retry to help. There the lease runs out.
+    Refused(Vec<NodeReport>),
     /// The given bytes cannot be a token; nothing was sent.
     BadOption(String),
 }
@@ -215,7 +234,8 @@ impl ReleaseError {
         if count(|vote| matches!(vote, Vote::Confirmed | Vote::NotHeld)) >= needed {
             return Ok(());
         }
-        Err(ReleaseError::NoQuorum(nodes))
+        let is_refused = is_refused(&nodes, needed);
+        Err(if is_refused { ReleaseError::Refused(nodes) } else { ReleaseError::NoQuorum(nodes) })
     }
 }
 
@@ -228,6 +248,7 @@ impl fmt::Display for ReleaseError {
             ReleaseError::NoQuorum(nodes) => {
                 write!(f, "no quorum confirmed the release: {}", Summary(nodes))
             }
+            ReleaseError::Refused(nodes) => write!(f, "the release is refused: {}", Summary(nodes)),
             ReleaseError::BadOption(text) => f.write_str(text),
         }
     }
@@ -404,5 +425,27 @@ mod tests {
             let unclear = check(&[Confirmed, rest, TimedOut]);
             assert!(matches!(unclear, Err(ReleaseError::NoQuorum(_))), "{unclear:?}");
         }
+    }
+
+    /// The same refusal had one class when a lock was acquired, and another when it was extended.
+    #[test]
+    fn what_a_quorum_refuses_is_not_worth_a_retry() {
+        use Vote::{Confirmed, NotHeld, TimedOut};
+        let refused = || Vote::Refused("BADTTL x".into());
+        let denied = || Vote::NoPermission("NOPERM x".into());
+        for votes in [[refused(), denied(), TimedOut], [Confirmed, refused(), refused()]] {
+            let extended = ExtendError::of(reports(&votes), 2);
+            assert!(matches!(extended, ExtendError::Refused(_)), "{extended}");
+            assert!(!extended.is_retryable() && extended.to_string().contains("is refused"));
+            let released = ReleaseError::check(reports(&votes), 2);
+            assert!(matches!(released, Err(ReleaseError::Refused(_))), "{released:?}");
+        }
+        for votes in [[refused(), TimedOut, TimedOut], [Confirmed, refused(), TimedOut]] {
+            assert!(ExtendError::of(reports(&votes), 2).is_retryable());
+            let released = ReleaseError::check(reports(&votes), 2);
+            assert!(matches!(released, Err(ReleaseError::NoQuorum(_))), "{released:?}");
+        }
+        let ended = ReleaseError::check(reports(&[refused(), NotHeld, NotHeld]), 2);
+        assert!(matches!(ended, Err(ReleaseError::NotHeld(_))), "{ended:?}");
     }
 }

@@ -148,7 +148,7 @@ impl Guard {
     ///
     /// # Errors
     /// [`ExtendError::NoQuorum`]: the lease is valid until its previous end; try again before that.
-    /// [`ExtendError::Lost`]: stop.
+    /// [`ExtendError::Refused`]: the same, but a retry does not help. [`ExtendError::Lost`]: stop.
     ///
     /// # Cancellation
     /// The nodes may extend the lease anyway; the validity does not count it.
@@ -208,8 +208,9 @@ impl Guard {
     ///
     /// # Errors
     /// [`ReleaseError::NotHeld`] if the lease had ended before: another may have held the lock
-    /// since. [`ReleaseError::NoQuorum`] if too few nodes answered. In both cases there is nothing
-    /// left to do: the lease is over for this holder.
+    /// since. [`ReleaseError::NoQuorum`] if too few nodes answered, [`ReleaseError::Refused`] if
+    /// too many refuse. In each case there is nothing left to do: the lease is over for this
+    /// holder.
     ///
     /// # Cancellation
     /// The release is sent as soon as the future is first polled, and stays sent.

@@ -182,8 +182,8 @@ impl Locker {
     /// the two apart.
     ///
     /// # Errors
-    /// [`ExtendError::NoQuorum`], with each node's vote; [`ExtendError::BadOption`] if this cannot
-    /// be a token.
+    /// [`ExtendError::NoQuorum`] or [`ExtendError::Refused`], with each node's vote;
+    /// [`ExtendError::BadOption`] if this cannot be a token.
     ///
     /// # Cancellation
     /// What was sent stays sent.
@@ -231,7 +231,7 @@ impl Locker {
         if confirmed >= core.quorum.needed() && validity > Millis::ZERO {
             return Ok(validity.into());
         }
-        Err(ExtendError::NoQuorum(core.reports(name, votes)))
+        Err(ExtendError::of(core.reports(name, votes), core.quorum.needed()))
     }
 
     /// Lists all locks of all nodes, up to 100 000 per node, without blocking the nodes for long.

@@ -263,7 +263,8 @@ impl Lease {
             RenewalStep::Lost(ending) => Err(ExtendError::Lost(ending.into())),
             RenewalStep::Wait | RenewalStep::Failed | RenewalStep::Confirmed { .. } => {
                 let votes = std::mem::take(&mut round.votes);
-                Err(ExtendError::NoQuorum(self.core.reports(&self.name, votes)))
+                let reports = self.core.reports(&self.name, votes);
+                Err(ExtendError::of(reports, self.core.quorum.needed()))
             }
         }
     }

@@ -58,6 +58,7 @@ async fn a_ttl_that_the_nodes_refuse_does_not_end_the_renewing() {
     let guard = locker.acquire("a").await.unwrap();
     let error = guard.extend_by(millis(20_000)).await.unwrap_err();
     assert!(error.to_string().contains("2 refused (BADTTL"), "{error}");
+    assert!(matches!(error, ExtendError::Refused(_)) && !error.is_retryable(), "{error}");
     assert!(guard.validity() <= millis(1_500), "one node grants nothing: {:?}", guard.validity());
     let start = Instant::now();
     while start.elapsed() < millis(4_500) {

@@ -136,10 +136,10 @@ impl Reached {
         self.note(match outcome {
             Ok(()) => "extend: done",
             Err(ExtendError::Lost(_)) => "extend: lost",
-            Err(ExtendError::NoQuorum(_)) => "extend: no quorum",
+            Err(ExtendError::NoQuorum(_) | ExtendError::Refused(_)) => "extend: no quorum",
             Err(other) => panic!("{other} is new"),
         });
-        if let Err(ExtendError::NoQuorum(nodes)) = outcome {
+        if let Err(ExtendError::NoQuorum(nodes) | ExtendError::Refused(nodes)) = outcome {
             self.votes(nodes);
         }
     }
@@ -151,7 +151,7 @@ impl Reached {
                 self.note("release: not held");
                 self.votes(nodes);
             }
-            Err(ReleaseError::NoQuorum(nodes)) => {
+            Err(ReleaseError::NoQuorum(nodes) | ReleaseError::Refused(nodes)) => {
                 self.note("release: no quorum");
                 self.votes(nodes);
             }

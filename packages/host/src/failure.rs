@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockmod::client::{
     AcquireError, AcquireReport, BuildError, ExtendError, InShort, Length, Lost, NodeReport,
-    ReleaseError, Vote, WhyLost,
+    ReleaseError, Summary, Vote, WhyLost,
 };
 
 use crate::settings::Unit;
@@ -237,12 +237,27 @@ impl From<ExtendError> for Failure {
     fn from(error: ExtendError) -> Failure {
         match &error {
             ExtendError::NoQuorum(nodes) => Failure::new(Kind::NoQuorum, &error, nodes),
+            ExtendError::Refused(nodes) => Failure::new(Kind::Refused, &error, nodes),
             ExtendError::Lost(lost) => {
                 Failure { reason: Some(lost_word(*lost)), ..Failure::new(Kind::Lost, &error, &[]) }
             }
             ExtendError::BadOption(_) => Failure::option(&error),
             _ => Failure::new(Kind::Refused, &error, &[]),
         }
+    }
+}
+
+impl Failure {
+    /// Why a writer did not become a reader at a quorum.
+    pub(crate) fn of_downgrade(error: ExtendError) -> Failure {
+        let text = match &error {
+            ExtendError::NoQuorum(nodes) => {
+                format!("no quorum knows yet that it is a reader's: {}", Summary(nodes))
+            }
+            ExtendError::Refused(nodes) => format!("the downgrade is refused: {}", Summary(nodes)),
+            _ => return Failure::from(error),
+        };
+        Failure { text, ..Failure::from(error) }
     }
 }
 
@@ -257,6 +272,7 @@ impl From<ReleaseError> for Failure {
             ReleaseError::NoQuorum(nodes) => {
                 Failure { is_retryable: false, ..Failure::new(Kind::NoQuorum, &error, nodes) }
             }
+            ReleaseError::Refused(nodes) => Failure::new(Kind::Refused, &error, nodes),
             _ => Failure::new(Kind::Refused, &error, &[]),
         }
     }

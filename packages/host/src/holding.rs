@@ -122,11 +122,16 @@ impl Inside {
         self.loss(&ended, unit)
     }
 
-    /// The failure of an extension.
-    fn not_extended(&self, error: ExtendError, unit: Unit) -> Failure {
+    /// The failure of an extension, or of a downgrade, which `told` describes.
+    fn not_extended(
+        &self,
+        error: ExtendError,
+        unit: Unit,
+        told: fn(ExtendError) -> Failure,
+    ) -> Failure {
         match error {
             ExtendError::Lost(lost) => self.lost(lost, unit),
-            error => Failure::from(error).of_lock(&self.name).spelled(unit),
+            error => told(error).of_lock(&self.name).spelled(unit),
         }
     }
 
@@ -278,7 +283,7 @@ impl Holding {
                 (Ok(guard), Some(ttl)) => guard.extend_by(ttl).await,
                 (Ok(guard), None) => guard.extend().await,
             };
-            extended.map_err(|error| inside.not_extended(error, unit))
+            extended.map_err(|error| inside.not_extended(error, unit, Failure::from))
         })
     }
 
@@ -302,9 +307,10 @@ impl Holding {
             let _in_use = inside.in_use.read().await;
             match inside.look(Arc::clone) {
                 Err(lost) => Err(inside.lost(lost, unit)),
-                Ok(guard) => {
-                    guard.downgrade().await.map_err(|error| inside.not_extended(error, unit))
-                }
+                Ok(guard) => guard
+                    .downgrade()
+                    .await
+                    .map_err(|error| inside.not_extended(error, unit, Failure::of_downgrade)),
             }
         })
     }

@@ -2,7 +2,7 @@
 
 // Locks that are held. Described in index.d.ts.
 
-const { LostError, NoQuorumError, OptionError, build } = require('./errors.js')
+const { LostError, NoQuorumError, OptionError, RefusedError, build } = require('./errors.js')
 const { native } = require('./native.js')
 const { length, shown } = require('./options.js')
 const { run, watch } = require('./port.js')
@@ -197,10 +197,16 @@ async function end(guard) {
     await guard.release()
   } catch (failure) {
     if (failure instanceof LostError) error ??= failure
-    // Otherwise the work was done in time, and the lease runs out.
-    else if (!(failure instanceof NoQuorumError)) throw failure
+    // If nodes said so, the work was done in time, and the lease runs out.
+    else if (!isUnconfirmed(failure)) throw failure
   }
   return error
+}
+
+/** @param {unknown} failure */
+function isUnconfirmed(failure) {
+  const isOfNodes = failure instanceof NoQuorumError || failure instanceof RefusedError
+  return isOfNodes && failure.nodes.length > 0
 }
 
 module.exports = { Guard, Guards, endAll, firstLost }

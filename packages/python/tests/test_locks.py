@@ -221,6 +221,40 @@ def test_who_is_in_the_way_is_told_as_it_is(nodes: list[str], servers: list[Node
     assert [vote.vote for vote in error.nodes] == ["reserved"] * 3
 
 
+def test_a_refused_extension_leaves_the_lease_as_it_was(
+    nodes: list[str], servers: list[Node], name: str
+) -> None:
+    # The refused ttl stayed the lease's: no renewal succeeded after it, and the lease ended.
+    guard = lockmod.Locker(nodes, ttl=2, timeout=0.5).acquire(name)
+    try:
+        for node in servers:
+            node.run("CONFIG", "SET", "lockmod.max-ttl", 10_000)
+        with pytest.raises(lockmod.RefusedError, match="the extension is refused: .*BADTTL") as refused:
+            guard.extend(20)
+        assert not refused.value.is_retryable and len(refused.value.nodes) == 3
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            guard.check()
+            assert guard.validity <= 2
+            time.sleep(0.05)
+        for node in servers:
+            node.run("ACL", "SETUSER", "default", "-lock.extend", "-lock.release")
+        with pytest.raises(lockmod.RefusedError, match="the downgrade is refused: .*NOPERM"):
+            guard.downgrade()
+        with guard:
+            pass  # the work was done in time, whatever becomes of the release
+        with pytest.raises(lockmod.LostError):
+            guard.check()
+        other = lockmod.Locker(nodes, ttl=2, timeout=0.5).acquire(name + ":b")
+        with pytest.raises(lockmod.RefusedError, match="the release is refused") as refused:
+            other.release()
+        assert not refused.value.is_retryable
+    finally:
+        for node in servers:
+            node.run("ACL", "SETUSER", "default", "+@all")
+            node.run("CONFIG", "SET", "lockmod.max-ttl", 86_400_000)
+
+
 def test_nodes_that_hang_have_one_word(nodes: list[str], servers: list[Node], name: str) -> None:
     # One whose connection was made again was `unreachable`, after 2 s.
     for node in servers[:2]:

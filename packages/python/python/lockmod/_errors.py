@@ -92,8 +92,11 @@ class NoQuorumError(LockError):
 
 
 class RefusedError(LockError):
-    """A retry does not help: too many nodes have no module, give no permission, or have something
-    else under the name; or the program ends."""
+    """A retry does not help: too many nodes have no module, give no permission, have something else
+    under the name, or refuse a ttl above their limit; or the program ends.
+
+    As with `NoQuorumError`, a failed extension takes nothing away.
+    """
 
 
 class TooLateError(LockError):

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Callable, List, NoReturn
 
 from . import _lockmod
-from ._errors import ForkedError, LostError, NoQuorumError
+from ._errors import ForkedError, LostError, NoQuorumError, RefusedError
 from ._options import function, seconds
 from ._port import callbacks, run, watch
 
@@ -184,8 +184,10 @@ class Guard(_Held, _lockmod.Exit):
 
         Background renewal does this by itself, so call it only if that is turned off, or for
         another ttl. Later renewals use that ttl too, once a quorum has confirmed it. It never
-        shortens the lease: a ttl that would end before it does leaves its end as it is. Raises `NoQuorumError` if too few nodes answered: the lease is
-        as it was, and may be extended again. Raises `LostError` if the lease has ended.
+        shortens the lease: a ttl that would end before it does leaves its end as it is. Raises
+        `NoQuorumError` if too few nodes answered: the lease is as it was, and may be extended
+        again. Raises `RefusedError` if too many refuse, for example a ttl above their
+        `lockmod.max-ttl`: the lease is as it was. Raises `LostError` if the lease has ended.
         """
         self._lease.extend(seconds("ttl", ttl))
 
@@ -209,8 +211,9 @@ class Guard(_Held, _lockmod.Exit):
 
         Raises `LostError` if the lease had ended before, by the clock or at the nodes, so that
         another may have held the lock since; what `lost` and `check()` said stays the reason.
-        Raises `NoQuorumError` if too few nodes answered: on the others the lease runs out. In both
-        cases there is nothing left to do. A second release does nothing.
+        Raises `NoQuorumError` if too few nodes answered, and `RefusedError` if too many refuse: on
+        those the lease runs out. In each case there is nothing left to do. A second release does
+        nothing.
         """
         self._lease.release()
 
@@ -242,9 +245,10 @@ class Guard(_Held, _lockmod.Exit):
         try:
             loss = _loss(self)
             self._lease.release()
-        except NoQuorumError:
-            # The work was done in time, and the lease runs out.
-            pass
+        except (NoQuorumError, RefusedError) as unconfirmed:
+            # If nodes said so, the work was done in time, and the lease runs out.
+            if not unconfirmed.nodes:
+                raise
         except ForkedError:
             if error is None:
                 raise
@@ -332,8 +336,9 @@ class AsyncGuard(_Held):
         loss = _loss(self)
         try:
             await self.release()
-        except NoQuorumError:
-            pass  # as in Guard
+        except (NoQuorumError, RefusedError) as unconfirmed:
+            if not unconfirmed.nodes:  # as in Guard
+                raise
         except LostError as late:
             loss = loss or late
         try:
