@@ -29,6 +29,8 @@ const DEFAULTS = Object.freeze({
  * few classes, so that locks of many durations share few connections.
  */
 const PATIENCE = [500, 200, 50, 10]
+// The durations that a lock may have: three times the shortest of these, and a day.
+const [SHORTEST, LONGEST] = [30, 86_400_000]
 
 /** The least value of each setting. */
 const LEAST = Object.freeze({
@@ -302,7 +304,11 @@ class Redlock extends EventEmitter {
   /** @param {number} duration */
   #patient(duration) {
     if (this.#locker !== undefined) return this.#locker
-    const timeout = PATIENCE.find((one) => 4 * one <= duration) ?? 10
+    // A duration that is too long is refused with the range that the shortest of these leaves.
+    const timeout = PATIENCE.find((one) => 4 * one <= duration && duration <= LONGEST) ?? 10
+    if (duration > 0 && duration < SHORTEST) {
+      throw new OptionError(`duration ${duration} ms is too short: give ${SHORTEST} ms to ${LONGEST} ms`)
+    }
     let locker = this.#lockers.get(timeout)
     if (locker === undefined) {
       locker = new Locker(this.#urls, { ttl: 30_000, timeout, allowEvenNodes: true })

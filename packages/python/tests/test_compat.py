@@ -7,6 +7,7 @@ import gc
 import inspect
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -167,6 +168,51 @@ def test_a_refusal_is_the_error_that_redis_py_raises(servers: list[Node], name: 
         client.close()
 
 
+def test_an_extension_is_refused_as_an_acquisition_is(servers: list[Node], name: str) -> None:
+    # It was a ConnectionError, as if the server were down.
+    server, errors = servers[0], redis.exceptions
+    held = compat.Lock(server.client(), name, timeout=5)
+    assert held.acquire()
+    try:
+        server.run("CONFIG", "SET", "lockmod.max-ttl", 10_000)
+        for extend in (lambda: held.extend(20), compat.Lock(server.client(), name + ":b", timeout=20).acquire):
+            with pytest.raises(errors.ResponseError, match="BADTTL"):
+                extend()
+        server.run("ACL", "SETUSER", "default", "-lock.extend", "-lock.release")
+        for call in (held.reacquire, held.release):
+            with pytest.raises(errors.NoPermissionError, match="is refused"):
+                call()
+    finally:
+        server.run("ACL", "SETUSER", "default", "+@all")
+        server.run("CONFIG", "SET", "lockmod.max-ttl", 86_400_000)
+
+
+def test_one_of_the_two_libraries_is_enough() -> None:
+    program = """if True:
+        import sys, types
+        import redis.exceptions
+        gone = [name for name in sys.modules if name.split(".")[0] == "redis"]
+        valkey = types.ModuleType("valkey.exceptions")
+        vars(valkey).update(vars(sys.modules["redis.exceptions"]))
+        valkey.LockError = type("LockError", (Exception,), {})
+        for name in gone:
+            del sys.modules[name]
+        sys.modules["redis"] = None
+        if sys.argv[1] == "valkey":
+            sys.modules["valkey"] = types.ModuleType("valkey")
+            sys.modules["valkey.exceptions"] = valkey
+        try:
+            from lockmod import compat
+            print(compat.LockError is valkey.LockError)
+        except ModuleNotFoundError as error:
+            print(error)
+    """
+    for library, expected in [("valkey", "True"), ("none", "pip install lockmod[redis]")]:
+        asked = [sys.executable, "-c", program, library]
+        told = subprocess.run(asked, capture_output=True, text=True, check=True)
+        assert told.stdout.strip().endswith(expected), told
+
+
 def test_a_server_that_is_down_is_told_at_once(servers: list[Node], name: str) -> None:
     # It waited without end, and redis-py raises at once.
     clients = [node.client() for node in servers]
@@ -265,10 +311,14 @@ def test_errors_name_what_the_user_wrote(servers: list[Node], nodes: list[str], 
         return compat.Lock(target, name, timeout=timeout)
 
     assert said(lambda: lock(-1)).startswith("timeout is -1: give a number of seconds, 0.03 to 86400")
-    assert said(lambda: lock(0.0005)).startswith("timeout is 0.0005: give a number of seconds, 0.03 to 86400")
-    assert said(lambda: lock(0.001)).startswith("timeout 0.001 s is too short: give 0.03 s to 86400 s")
+    # 0.02 told of "the Locker's timeout", and 1e9 of "1.5 s to 86400 s".
+    for short in (0.0005, 0.001, 0.02, 0.0299):
+        assert said(lambda: lock(short)) == f"timeout {short} s is too short: give 0.03 s to 86400 s"  # noqa: B023
     long = said(lambda: lock(10**9))
     assert long.startswith("timeout ") and long.endswith("give a lockmod.Locker with max_ttl")
+    assert "give 0.03 s to 86400 s" in long
+    for just in (0.03, 86_400):
+        lock(just)
     slow = lockmod.Locker(nodes, timeout=3)
     assert said(lambda: lock(5, slow)).startswith("the Locker's timeout 3 s does not fit into timeout 5 s")
     assert "allow_even_nodes=True" in said(lambda: lock(5, [client, servers[1].client()]))

@@ -6,12 +6,14 @@ lock there would protect nothing.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from urllib.parse import quote
 
 from ._errors import OptionError
 
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import NoReturn
 
 Files = tuple[Optional[str], Optional[str], Optional[str]]
@@ -43,6 +45,21 @@ class Server(NamedTuple):
     url: str
     files: Optional[Files] = None
     """The root certificates, the certificate and its key; None without TLS."""
+
+
+def exceptions() -> ModuleType:
+    """The errors of redis-py, or of valkey-py if only that is installed."""
+    for library in ("redis", "valkey"):
+        try:
+            return import_module(library + ".exceptions")
+        except ModuleNotFoundError as missing:
+            if missing.name is None or missing.name.split(".")[0] != library:
+                raise
+    raise ModuleNotFoundError(
+        "lockmod.compat raises the errors of redis-py or valkey-py, and neither is installed: "
+        "pip install lockmod[redis]",
+        name="redis",
+    )
 
 
 class _Unclear(Exception):

@@ -5,7 +5,7 @@
 
 `redis` may be a client of redis-py or valkey-py, also one for a master under Sentinel, whose server
 needs the module; a list of clients or URLs, which makes a quorum; or a `lockmod.Locker`. The errors
-are redis-py's. As there, a lock ends `timeout` seconds after it was acquired unless it is extended,
+are redis-py's, or valkey-py's if only that is installed. As there, a lock ends `timeout` seconds after it was acquired unless it is extended,
 and stays until then unless it is released.
 
 What differs, by design:
@@ -43,11 +43,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Literal, TypeVar, cast
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import AuthenticationError, LockError, LockNotOwnedError, NoPermissionError
-from redis.exceptions import RedisError, ResponseError
-
-from ._clients import Files, server
+from ._clients import Files, exceptions, server
 from ._errors import ForkedError, HeldError, LockError as Failure, LostError, NoQuorumError
 from ._errors import OptionError, RefusedError, TooLateError
 from ._guard import AsyncGuard, Guard
@@ -57,6 +53,16 @@ from ._options import Name, name_bytes, seconds
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from redis.exceptions import ConnectionError as RedisConnectionError
+    from redis.exceptions import AuthenticationError, LockError, LockNotOwnedError
+    from redis.exceptions import NoPermissionError, RedisError, ResponseError
+else:
+    _raised = exceptions()
+    RedisConnectionError = _raised.ConnectionError
+    AuthenticationError, NoPermissionError = _raised.AuthenticationError, _raised.NoPermissionError
+    LockError, LockNotOwnedError = _raised.LockError, _raised.LockNotOwnedError
+    ResponseError = _raised.ResponseError
+
 __all__ = ["AsyncLock", "Lock", "LockError", "LockNotOwnedError"]
 
 logger = logging.getLogger(__name__)
@@ -64,6 +70,8 @@ logger = logging.getLogger(__name__)
 # How long to wait for a node's answer: the longest of these that fits into the lock's timeout. A
 # few classes, so that locks with many timeouts share few connections.
 _PATIENCE = (0.5, 0.2, 0.05, 0.01)
+# The timeouts that a lock may have, in seconds: three times the shortest of these, and a day.
+_SHORTEST, _LONGEST = 0.03, 86_400.0
 
 # How long nodes may be silent before an acquisition that may wait gives them up.
 _CONNECTING = 2.0
@@ -96,7 +104,13 @@ def _locker(redis: object, timeout: float) -> Locker:
     files = {server.files for server in servers if server.files is not None}
     if len(files) > 1:
         raise OptionError("the clients differ in their files for TLS: give a lockmod.Locker")
-    patience = next((one for one in _PATIENCE if 4 * one <= timeout), _PATIENCE[-1])
+    if 0 < timeout < _SHORTEST:
+        raise OptionError(
+            f"timeout {timeout:g} s is too short: give {_SHORTEST:g} s to {_LONGEST:g} s"
+        )
+    # A timeout that is too long is refused with the range that the shortest of these leaves.
+    fitting = (one for one in _PATIENCE if 4 * one <= timeout <= _LONGEST)
+    patience = next(fitting, _PATIENCE[-1])
     return _shared(tuple(server.url for server in servers), patience, next(iter(files), _NO_FILES))
 
 
@@ -187,7 +201,7 @@ class _Base:
         self._made: tuple[float, Locker] | None = None
         _ = self._locker
         # Questions do not depend on the lock's timeout: they wait for the longest time.
-        self._asked = self._checked(lambda: _locker(redis, math.inf))
+        self._asked = self._checked(lambda: _locker(redis, _LONGEST))
         try:
             self._locker.lock(self._key, **self._options(self._tries(None, None, None)))
         except OptionError as error:
