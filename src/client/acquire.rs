@@ -62,7 +62,8 @@ impl fmt::Debug for Acquire {
 macro_rules! options {
     () => {
         /// How long to wait while another holds the lock, or too few nodes grant it, also because
-        /// they are down; zero tries once.
+        /// they are down; zero tries once. If nodes are silent, the error may come later than that,
+        /// by the locker's timeout.
         pub fn wait(self, wait: std::time::Duration) -> Self {
             Self { acquire: self.acquire.wait(wait), ..self }
         }
@@ -137,7 +138,8 @@ impl Acquire {
     }
 
     /// How long to wait while another holds the lock, or too few nodes grant it, also because they
-    /// are down; zero tries once.
+    /// are down; zero tries once. If nodes are silent, the error may come later than that, by the
+    /// locker's timeout.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self

@@ -216,7 +216,8 @@ impl LockerBuilder {
 
     /// How long [`acquire`](super::Locker::acquire) waits while another holds the lock, or too few
     /// nodes grant it, also because they are down; 10 s by default. Zero tries once, and returns
-    /// the error at once.
+    /// the error at once. If nodes are silent, the error may come later than that, by one
+    /// [`timeout`](LockerBuilder::timeout).
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);

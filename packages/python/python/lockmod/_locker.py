@@ -99,6 +99,7 @@ class Locker:
       crashes blocks others for up to this long.
     - `wait`: how long `acquire` waits while another holds the lock, or too few nodes grant it, also
       because they are down; 10 s unless given. For an error at once, use `try_acquire` or `wait=0`.
+      If nodes are silent, the error may come later than that, by one `timeout`.
     - `label`: a name for the caller, for people to read: up to 128 bytes, shown to waiters.
     - `renew`: whether leases are renewed in the background: yes, unless given.
     - `max_hold`: the longest total time that a lease may be held; others get the lock when the last
@@ -186,7 +187,8 @@ class Locker:
         """Acquires the lock, waiting in line while another holds it, for `wait` seconds at most.
 
         It also waits while too few nodes grant the lock, because they are down for example. For an
-        error at once, use `try_acquire` or `wait=0`.
+        error at once, use `try_acquire` or `wait=0`. If nodes are silent, the error may come later
+        than that, by the locker's `timeout`.
 
         The defaults are the locker's. Infinity waits without end. Raises `HeldError`,
         `NoQuorumError`, `RefusedError`, `TooLateError` or `OptionError`. Ctrl-C ends the wait, and
