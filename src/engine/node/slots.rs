@@ -793,8 +793,8 @@ mod tests {
         node.join_cluster(BOOT, true);
         let looks = |node: &mut Node, now| {
             node.sees(&shares, at(now));
-            assert_eq!(decides(&node, 5), come(node, 5, now) != Came::Asks);
-            decides(&node, 5)
+            assert_eq!(decides(node, 5), come(node, 5, now) != Came::Asks);
+            decides(node, 5)
         };
         for other in [b"bb", b"bb", b"ee"] {
             node.hear(other, footing(5, 0), at(100));
