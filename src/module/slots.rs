@@ -53,7 +53,8 @@ fn admit_to(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
     came
 }
 
-/// Several times a second: looks at the slots, and reports to the other masters.
+/// Five times a second, and with each cron while slots move: looks at the slots, and reports to the
+/// other masters.
 pub(super) fn tick(context: &mut Context<'_>) {
     let (server, now) = (context.in_server(), clock::now());
     let is_due = process::with(server, |process| {

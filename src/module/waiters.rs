@@ -148,8 +148,9 @@ fn availability_of(context: &mut Context<'_>, name: &KeyName, now: Instant) -> A
 /// Whether the server would accept a write to the lock's key.
 fn gate(context: &mut Context<'_>, name: &KeyName) -> Gate {
     let server = context.in_server();
-    let now = clock::now();
-    let may_have_lost = process::with(server, |process| process.node.may_have_lost_slots(now));
+    let may_have_lost = process::with(server, |process| {
+        process.node.is_in_cluster() && process.node.may_have_lost_slots(clock::now())
+    });
     if may_have_lost || context.must_not_replicate() {
         return Gate::Paused;
     }

@@ -126,7 +126,7 @@ impl Cluster {
         })
     }
 
-    /// A slot's owner, and the owner's own node id.
+    /// The node id of a master.
     fn id(&self, index: usize) -> String {
         told(&self.masters[index], "CLUSTER MYID")
     }

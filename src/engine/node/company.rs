@@ -80,7 +80,8 @@ impl Company {
         self.grew_at
     }
 
-    /// Whether it decides without a further look.
+    /// Whether it has heard enough, or has waited and jumped since. After a wait that is over, and
+    /// before the first request, it has not: see [`Company::readiness`].
     pub(super) const fn decides(&self) -> bool {
         self.decides
     }

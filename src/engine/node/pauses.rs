@@ -23,7 +23,8 @@ pub(super) struct Pauses {
     went_on_at: Option<Instant>,
     /// The server held back writes at the last look.
     holds_back: bool,
-    /// Slots that the node still had when the server no longer held back writes.
+    /// Slots that the node still had when the server no longer held back writes. They may be lost
+    /// by now, and their new master may ask late.
     kept: SlotSet,
 }
 
@@ -40,9 +41,9 @@ impl Pauses {
         }
         self.looked_at = Some(now);
         let held_back = std::mem::replace(&mut self.holds_back, shares.holds_back);
-        // Where one was handed over, the server has waited for that.
+        // If a slot was handed over, the server held back writes up to that moment.
         if held_back && !self.holds_back && before.without(own).is_empty() {
-            self.kept = own.clone();
+            self.kept.add(own);
         }
     }
 

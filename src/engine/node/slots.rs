@@ -472,7 +472,8 @@ impl Node {
         self.slots.as_mut().map(|slots| slots.questions(now)).unwrap_or_default()
     }
 
-    /// Its own slots in which the node does not decide yet.
+    /// Its own slots in which the node does not decide yet because they have come, or were found.
+    /// After a start it may decide in none of the others either: see [`Node::decides_in`].
     pub fn unsettled_slots(&self) -> Vec<u16> {
         self.slots.as_ref().map(|slots| slots.unsettled()).unwrap_or_default()
     }
@@ -1328,13 +1329,16 @@ mod tests {
             let mut lock = Lock::default();
             assert!(node.acquire(&mut lock, claim(), b"", at(600)).is_ok());
             node.sees(&lost(), at(700));
-            let answers = node.asked(b"bb", &vec![(5, 5)], (at(700), LONGEST), |_| false);
+            // The other may ask after the next such pause.
+            node.sees(&Shares { holds_back: true, ..lost() }, at(750));
+            node.sees(&lost(), at(800));
+            let answers = node.asked(b"bb", &vec![(5, 5)], (at(800), LONGEST), |_| false);
             let held: Vec<_> = answers.iter().map(|answer| answer.held.get()).collect();
-            assert_eq!(held, [if is_handed_over { 0 } else { 6_900 }]);
+            assert_eq!(held, [if is_handed_over { 0 } else { 6_800 }]);
             // Another master may have had it meanwhile.
-            node.sees(&shares(&[]), at(800));
-            node.answered(b"bb", number(800), &answer(0, 0, vec![(5, 5)]), at(800));
-            assert!(matches!(come(&mut node, 5, 800), Came::Decides(_)));
+            node.sees(&shares(&[]), at(900));
+            node.answered(b"bb", number(900), &answer(0, 0, vec![(5, 5)]), at(900));
+            assert!(matches!(come(&mut node, 5, 900), Came::Decides(_)));
             node.sees(&lost(), at(1_000));
             let answers = node.asked(b"bb", &vec![(5, 5)], (at(1_000), LONGEST), |_| false);
             assert!(answers[0].held.is_zero());
