@@ -107,7 +107,8 @@ impl Move {
     }
 
     /// A master that this node has never heard, or of which it has not even heard from others, may
-    /// have had the slot. Returns whether it may still be heard; if not, the slot counts as [found](MoveStage::Found).
+    /// have had the slot. Returns whether it may still be heard; if not, the slot counts as
+    /// [found](MoveStage::Found).
     pub(super) fn is_in_doubt(
         &mut self,
         company: &Company,

@@ -1311,8 +1311,8 @@ mod tests {
         assert!(node.decides_in(5, at(9_100)));
     }
 
-    /// Regression: a move at once failed at the old master, which went on granting, and succeeded at
-    /// the new one, which had hung.
+    /// Regression: a move at once failed at the old master, which went on granting, and succeeded
+    /// at the new one, which had hung.
     #[test]
     fn who_kept_a_slot_after_its_writes_were_held_back_tells_that_locks_may_stay() {
         for is_handed_over in [false, true] {
