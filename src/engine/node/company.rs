@@ -69,8 +69,8 @@ impl Company {
     }
 
     /// Whether another master has never been heard. It may be dead, and have had any slot: others
-    /// do not say which. What the server says of it proves nothing: it shows a link that is being made
-    /// as one that is, and takes the time of the last answer from others.
+    /// do not say which. What the server says of it proves nothing: it shows a link that is
+    /// being made as one that is, and takes the time of the last answer from others.
     pub(super) const fn has_stranger(&self) -> bool {
         self.has_stranger
     }
