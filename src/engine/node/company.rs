@@ -11,6 +11,11 @@ use super::other_master::OtherMaster;
 use super::shares::Shares;
 use crate::engine::{Instant, Millis};
 
+/// How long leases of a master that does not answer may stand. `longest`: the longest lease.
+pub(super) const fn whole_wait(longest: Millis) -> Millis {
+    with_drift(SUPPORT.saturating_add(longest))
+}
+
 /// Whether a master may decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Readiness {
@@ -54,7 +59,8 @@ impl Company {
         let itself = usize::from(!shares.own.is_empty());
         let count = itself + with_slots().filter(|name| is_heard(name)).count();
         self.hears_most |= 2 * count > itself + shares.others.len();
-        for name in with_slots().chain(&shares.idle) {
+        let all = || with_slots().chain(&shares.idle);
+        for name in all() {
             if !self.known.contains(name) {
                 self.known.push(name.clone());
                 self.grew_at = Some(now);
@@ -63,7 +69,7 @@ impl Company {
         // Nothing can have been taken from it.
         self.needs_most |= self.first.is_none() && shares.had_none;
         self.first.get_or_insert(now);
-        self.has_stranger = !with_slots().chain(&shares.idle).all(is_heard);
+        self.has_stranger = !all().all(is_heard);
         let hears_all = self.needs_most || self.known.iter().all(is_heard);
         self.decides |= self.hears_most && hears_all;
     }
@@ -91,7 +97,7 @@ impl Company {
         match self.first {
             _ if self.decides => Readiness::Decides,
             Some(at) if self.hears_most => {
-                let until = at.after(with_drift(SUPPORT.saturating_add(longest)));
+                let until = at.after(whole_wait(longest));
                 if until < now { Readiness::HasRested } else { Readiness::Rests(until) }
             }
             Some(_) | None => Readiness::Alone,

@@ -6,20 +6,15 @@
 //! then, and either may win. So it raises its epoch while none of its slots is on its way to
 //! another master, and not just after it has hung.
 
+use super::hang::Hang;
 use super::shares::Shares;
-use crate::engine::{Instant, Millis};
-
-/// A pause between two looks after which the node has hung.
-const HUNG: Millis = Millis::new(300);
-/// How long after it has gone on it has read what was sent to it meanwhile.
-pub(super) const READS_IN: Millis = Millis::new(100);
+use crate::engine::Instant;
 
 /// Whether the epoch must be raised, and may be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Epoch {
     is_owed: bool,
-    looked_at: Option<Instant>,
-    went_on_at: Option<Instant>,
+    hang: Hang<300>,
     /// A slot is on its way to another master.
     gives: bool,
 }
@@ -27,10 +22,8 @@ pub(super) struct Epoch {
 impl Epoch {
     /// Notes a look at the slots.
     pub(super) fn look(&mut self, shares: &Shares, now: Instant) {
-        if self.looked_at.is_some_and(|at| at.after(HUNG) < now) {
-            self.went_on_at = Some(now);
-        }
-        (self.looked_at, self.gives) = (Some(now), !shares.migrating.is_empty());
+        self.hang.look(now);
+        self.gives = !shares.migrating.is_empty();
     }
 
     /// A wait begins.
@@ -45,8 +38,7 @@ impl Epoch {
     /// Whether it is to be raised now, just after a look. `is_late`: a wait is over, and a slot
     /// that is on its way, perhaps for ever, must not prolong it.
     pub(super) fn is_due(&self, is_late: impl FnOnce() -> bool, now: Instant) -> bool {
-        let has_read = self.went_on_at.is_none_or(|at| at.after(READS_IN) <= now);
-        self.is_owed && has_read && (!self.gives || is_late())
+        self.is_owed && self.hang.has_read(now) && (!self.gives || is_late())
     }
 
     pub(super) const fn raised(&mut self) {

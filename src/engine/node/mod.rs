@@ -13,6 +13,7 @@ mod company;
 mod direct;
 mod epoch;
 mod facts;
+mod hang;
 mod in_line;
 mod inventory;
 mod line;

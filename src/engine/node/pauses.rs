@@ -6,21 +6,17 @@
 //! slot over at once holds back writes while the other server takes it. If that one is late, writes
 //! go on here, and it may take the slot after all, without the locks that were granted meanwhile.
 
-use super::BEAT;
-use super::epoch::READS_IN;
+use super::hang::Hang;
 use super::shares::Shares;
 use super::slot_set::SlotSet;
-use crate::engine::{Instant, Millis};
-
-/// A pause between two looks after which the node may have lost slots: shorter than any wait for
-/// its leases, longer than a server's cron takes at the least frequency.
-const HUNG: Millis = Millis::new(2 * BEAT.get());
+use crate::engine::Instant;
 
 /// What is known of pauses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pauses {
-    looked_at: Option<Instant>,
-    went_on_at: Option<Instant>,
+    /// The node may have lost slots in it: shorter than any wait for its leases, longer than a
+    /// server's cron takes at the least frequency.
+    pub(super) hang: Hang<2_000>,
     /// The server held back writes at the last look.
     holds_back: bool,
     /// Slots that the node still had when the server no longer held back writes. They may be lost
@@ -36,10 +32,7 @@ impl Pauses {
         (before, own): (&SlotSet, &SlotSet),
         now: Instant,
     ) {
-        if self.is_late(now) {
-            self.went_on_at = Some(now);
-        }
-        self.looked_at = Some(now);
+        self.hang.look(now);
         let held_back = std::mem::replace(&mut self.holds_back, shares.holds_back);
         // If a slot was handed over, the server held back writes up to that moment.
         if held_back && !self.holds_back && before.without(own).is_empty() {
@@ -47,25 +40,9 @@ impl Pauses {
         }
     }
 
-    /// As if it had looked all the time up to now.
-    #[cfg(test)]
-    pub(super) fn had_none(&mut self, now: Instant) {
-        self.looked_at = Some(now);
-    }
-
-    #[cfg(test)]
-    pub(super) fn looked_at(&self) -> Instant {
-        self.looked_at.unwrap_or_default()
-    }
-
-    fn is_late(&self, now: Instant) -> bool {
-        self.looked_at.is_some_and(|at| at.after(HUNG) < now)
-    }
-
     /// Whether the node may rely on its last look.
     pub(super) fn knows(&self, now: Instant) -> bool {
-        let has_read = self.went_on_at.is_none_or(|at| at.after(READS_IN) <= now);
-        has_read && !self.holds_back && !self.is_late(now)
+        self.hang.has_read(now) && !self.hang.lasts(now) && !self.holds_back
     }
 
     /// Whether the node may have granted locks in a slot that did not move with it.

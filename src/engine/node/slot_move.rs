@@ -1,9 +1,9 @@
 //! One slot that moves between this node and another master: what has been asked, and what follows.
 
 use super::authority::with_drift;
-use super::company::Company;
+use super::company::{Company, whole_wait};
 use super::shares::{Footing, SlotAnswer};
-use super::{BEAT, FENCE_BLOCK, SUPPORT};
+use super::{BEAT, FENCE_BLOCK};
 use crate::engine::{Fence, Instant, Millis};
 
 /// How long a master's report can be relied on, how long its answer counts about a slot that is on
@@ -20,11 +20,6 @@ const MEETS_IN: Millis = Millis::new(2 * BEAT.get());
 
 /// How long after that it has heard each that runs, on a busy machine too.
 const HEARS_IN: Millis = Millis::new(20 * BEAT.get());
-
-/// How long leases of a master that does not answer may stand. `longest`: the longest lease.
-fn whole_wait(longest: Millis) -> Millis {
-    with_drift(SUPPORT.saturating_add(longest))
-}
 
 /// What a node must do before it decides in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

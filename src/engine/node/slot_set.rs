@@ -10,17 +10,13 @@ pub(super) struct SlotSet(Box<[u64; SLOTS as usize / 64]>);
 
 impl Default for SlotSet {
     fn default() -> SlotSet {
-        SlotSet::new()
+        SlotSet(Box::new([0; SLOTS as usize / 64]))
     }
 }
 
 impl SlotSet {
-    pub(super) fn new() -> SlotSet {
-        SlotSet(Box::new([0; SLOTS as usize / 64]))
-    }
-
     pub(super) fn of(ranges: &SlotRuns) -> SlotSet {
-        let mut slots = SlotSet::new();
+        let mut slots = SlotSet::default();
         all(ranges).for_each(|slot| slots.insert(slot));
         slots
     }

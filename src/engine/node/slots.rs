@@ -642,14 +642,14 @@ mod tests {
     impl Node {
         /// Looks, as it has all the time.
         fn sees(&mut self, shares: &Shares, now: Instant) {
-            self.slots.as_mut().unwrap().pauses.had_none(now);
+            self.slots.as_mut().unwrap().pauses.hang.had_none(now);
             self.see(shares, now);
         }
     }
 
     /// Whether it decides there just after a look.
     fn decides(node: &Node, slot: u16) -> bool {
-        node.decides_in(slot, node.slots.as_ref().unwrap().pauses.looked_at())
+        node.decides_in(slot, node.slots.as_ref().unwrap().pauses.hang.looked_at())
     }
 
     fn waits(left: u64, change: Option<Change>) -> Came {
@@ -666,7 +666,7 @@ mod tests {
 
     /// Also raises the epoch when it is due.
     fn come(node: &mut Node, slot: u16, now: u64) -> Came {
-        node.slots.as_mut().unwrap().pauses.had_none(at(now));
+        node.slots.as_mut().unwrap().pauses.hang.had_none(at(now));
         if node.owes_epoch(at(now)) {
             node.raised_epoch();
         }
