@@ -93,6 +93,11 @@ const FIELDS: &[Metered] = &[
         "lockmod_quarantine_left_seconds",
         "For how long the node still grants nothing.",
     ),
+    level(
+        NodeField::UnsettledSlots,
+        "lockmod_unsettled_slots",
+        "Slots of its own in which the node grants nothing yet.",
+    ),
     level(NodeField::Floor, "lockmod_floor", "Every next fence of the node is larger."),
     level(
         NodeField::HighestFence,

@@ -46,12 +46,14 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
     };
     let number = |field| status.fields.number(field).map_or(UNKNOWN.to_owned(), |n| n.to_string());
     let is_too_high = survey.is_too_high(status);
-    let state = match &node.unlisted {
-        Some(vote) => {
-            format!("{}; its locks cannot be listed: {vote}", state(status, is_too_high))
-        }
-        None => state(status, is_too_high),
-    };
+    let mut state = state(status, is_too_high);
+    if let Some(count @ 1..) = status.fields.number(NodeField::UnsettledSlots) {
+        let plural = if count == 1 { "" } else { "s" };
+        state = format!("{state}; {count} slot{plural} unsettled");
+    }
+    if let Some(vote) = &node.unlisted {
+        state = format!("{state}; its locks cannot be listed: {vote}");
+    }
     let is_good = status.is_granting() && !is_too_high && state_failure(status).is_none();
     let health = if is_good { Health::Good } else { Health::Abstains };
     let role = if status.is_master { "master" } else { "replica" };

@@ -7,7 +7,8 @@ use super::json::Json;
 use super::rows::{self, LOCK_COLUMNS, LockOrder, NODE_COLUMNS};
 use super::{doubts, out};
 use crate::client::{
-    LockSurvey, NodeField, NodeReport, NodeSurvey, ReplicaStatus, SlotShare, Survey, Vote,
+    LockSurvey, NodeField, NodeReport, NodeStatus, NodeSurvey, ReplicaStatus, SlotShare, Survey,
+    Vote,
 };
 
 /// The widest cell to which the other cells of its column of locks are padded: names and labels can
@@ -185,9 +186,7 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
             ("supporters_needed", Json::Number(support.needed)),
         ]);
     }
-    if let Some(share) = &status.slots {
-        fields.extend(share_fields(share));
-    }
+    fields.extend(slot_fields(status));
     let replicas: Vec<Json> = status.replicas.iter().map(replica_json).collect();
     fields.extend((!replicas.is_empty()).then_some(("replicas", Json::List(replicas))));
     // Only for a replica, a group under Sentinel, and a Cluster.
@@ -197,6 +196,19 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
     let masters = node.masters.iter().map(|master| Json::text(&**master)).collect();
     fields.extend(more.then_some(("masters", Json::List(masters))));
     Json::Object(fields)
+}
+
+/// How a Cluster, or a server of one, stands in its slots.
+fn slot_fields(status: &NodeStatus) -> Vec<(&'static str, Json)> {
+    let mut fields = Vec::new();
+    if let Some(share) = &status.slots {
+        fields.extend(share_fields(share));
+    }
+    if status.slots.is_some() || status.is_in_cluster {
+        let count = status.fields.number(NodeField::UnsettledSlots);
+        fields.push(("unsettled_slots", count.map_or(Json::Null, Json::Number)));
+    }
+    fields
 }
 
 /// In how many of its slots a Cluster grants locks.

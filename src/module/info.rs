@@ -1,13 +1,14 @@
 //! What INFO reports, and why a node grants nothing.
 
 use super::ffi::{self, Context, InServer, values};
-use super::{clock, process};
+use super::{clock, config, process};
 use crate::wire::code::{self, IS_REPLICA, LOADING, Meaning, OOM, READONLY};
 use crate::wire::node_info::{InfoAccount, ServerAccount};
 
 /// What the section `lockmod` reports.
 pub(super) fn told(server: InServer<'_>, obstacle: Option<String>) -> InfoAccount {
     let (now, moved) = (clock::now(), values::moved());
+    let settings = (config::max_ttl(), config::caution());
     process::with(server, |process| {
         let state = process.state.as_ref();
         let (state_writes, state_write_failures) =
@@ -20,7 +21,7 @@ pub(super) fn told(server: InServer<'_>, obstacle: Option<String>) -> InfoAccoun
             state_write_failures,
             state_failure: process.state_failure(),
         };
-        InfoAccount { node: process.node.account(moved, now), server }
+        InfoAccount { node: process.node.account(moved, now, settings), server }
     })
 }
 

@@ -122,6 +122,7 @@ fields! {
     Replicas = "replicas", |told| number(told.node.replicas.into());
     Supporters = "supporters", |told| number(told.node.supporters.0 as u64);
     SupportersNeeded = "supporters_needed", |told| number(told.node.supporters.1 as u64);
+    UnsettledSlots = "unsettled_slots", |told| number(told.node.unsettled as u64);
     StateWrites = "state_writes", |told| number(told.server.state_writes);
     StateWriteFailures = "state_write_failures", |told| number(told.server.state_write_failures);
     StateFailure = "state_failure", |told| text_or_none(told.server.state_failure.as_deref());
@@ -164,6 +165,7 @@ impl NodeField {
             | NodeField::Waiters
             | NodeField::WaitingReaders
             | NodeField::HandedOver
+            | NodeField::UnsettledSlots
             | NodeField::StateWrites
             | NodeField::StateWriteFailures => Combination::Sum,
             NodeField::Granting | NodeField::Supporters => Combination::Least,
@@ -335,7 +337,7 @@ fn up_to(histogram: &Histogram) -> Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{HeldCount, Instant, Node};
+    use crate::engine::{Caution, HeldCount, Instant, Millis, Node};
     use proptest::prelude::*;
 
     #[test]
@@ -354,7 +356,8 @@ mod tests {
         #[test]
         fn what_is_told_is_read(locks: u64, state_writes: u64, is_granting: bool) {
             let held = HeldCount { locks: 3, readers: 2 };
-            let node = Node::new().account(held, Instant::default());
+            let settings = (Millis::ZERO, Caution { quarantine: true, on_promotion: true });
+            let node = Node::new().account(held, Instant::default(), settings);
             let obstacle = (!is_granting).then(|| "READONLY x: y=z".to_owned());
             let server = ServerAccount {
                 version: "1.2.3",

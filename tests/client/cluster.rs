@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use crate::cli::{lockmod, signal, start, text};
 use crate::common::{Builder, Cluster, PATIENCE, Server, module_path, server_binary, wait_until};
 use crate::faults::certificates;
+use crate::watch::Exporter;
 use crate::{connected, info, is_held, leases, millis, nodes, refused, until};
 
 fn server() -> Builder {
@@ -379,6 +380,36 @@ fn status_says_in_which_part_of_its_slots_a_cluster_grants() {
         "{told}"
     );
     assert_eq!(status(&cluster.url(), &["run", &name, "--", "true"]).0, Some(0));
+}
+
+#[test]
+fn status_and_the_exporter_tell_in_how_many_slots_a_master_does_not_grant_yet() {
+    let settings = || server().config("cluster-require-full-coverage", "no");
+    let mut cluster = Cluster::start(3, settings);
+    let (name, url) = (cluster.tag_at(0), cluster.url());
+    let shown = |url: &str, args: &[&str]| {
+        text(&lockmod(&[], args).env("LOCKMOD_NODES", url).output().unwrap().stdout)
+    };
+    wait_until("all masters grant", || !shown(&url, &["status"]).contains("unsettled"));
+    let (one, exporter) = (cluster.masters[1].url(), Exporter::start(&cluster.masters[1..2]));
+    let metric =
+        format!("lockmod_unsettled_slots{{node=\"127.0.0.1:{}\"}}", cluster.masters[1].port());
+    assert!(exporter.metrics().contains(&format!("{metric} 0\n")));
+    assert!(shown(&url, &["status", "--json"]).contains("\"unsettled_slots\":0"));
+    cluster.masters[0].kill();
+    let slot = cluster.masters[1].run(&format!("CLUSTER KEYSLOT {name}")).unwrap();
+    let slot: u16 = redis::from_redis_value(slot).unwrap();
+    let id = cluster.masters[1].run("CLUSTER MYID").unwrap();
+    let id: String = redis::from_redis_value(id).unwrap();
+    cluster.masters[1].run(&format!("CLUSTER SETSLOT {slot} NODE {id}")).unwrap();
+    wait_until("it has seen its new slot", || shown(&one, &["status"]).contains("unsettled"));
+    for url in [&one, &url] {
+        let table = shown(url, &["status"]);
+        assert!(table.contains("; 1 slot unsettled  "), "{table}");
+        let json = shown(url, &["status", "--json"]);
+        assert!(json.contains("\"unsettled_slots\":1"), "{json}");
+    }
+    wait_until("an old answer is over", || exporter.metrics().contains(&format!("{metric} 1\n")));
 }
 
 /// Regression: a Cluster was as good as lost while the first server of its URL was silent.

@@ -157,6 +157,10 @@ fn is_quarantine(text: &str) -> bool {
     text.starts_with("QUARANTINE ") && text.contains("another node may have been the master")
 }
 
+fn unsettled(server: &Server) -> u64 {
+    server.info_u64("lockmod_unsettled_slots")
+}
+
 fn fence(conn: &mut Connection, line: &str) -> u64 {
     let text = ask_at_last(conn, line);
     text.parse().unwrap_or_else(|_| panic!("{line}: {text}"))
@@ -198,6 +202,7 @@ fn who_gets_a_slot_from_a_node_that_waits_does_so_too() {
         let text = ask_when_heard(&mut pair.to.connect(), &format!("LOCK.{command}"));
         assert!(is_quarantine(&text), "{command}: {text}");
     }
+    assert_eq!(unsettled(&pair.to), 1);
     assert_eq!(ask(&mut pair.to.connect(), "LOCK.RELEASE res B"), "nil");
     pair.to.restart();
     pair.wait_until_ok();
@@ -273,9 +278,11 @@ fn a_master_that_starts_where_it_hears_no_other_decides_nothing() {
         let text = ask(from, "LOCK.ACQUIRE res B 100");
         assert!(is_asking(&text) || is_down(&text), "{text}");
     }
+    assert_eq!(unsettled(&pair.from), 16_383, "all of its own");
     pair.to.resume();
     let granted = || ask(from, "LOCK.ACQUIRE res B 100").parse::<u64>().ok();
     assert!(wait_for("it hears the other", granted) > 1);
+    assert_eq!(unsettled(&pair.from), 0);
 }
 
 /// Regression: only the dead master itself says which slots it has, so the new one believed that

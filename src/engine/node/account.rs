@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{Counts, HeldCount, Lease, Line, Lock, Node};
+use super::{Caution, Counts, HeldCount, Lease, Line, Lock, Node};
 use crate::engine::{Fence, Histogram, Instant, Millis, QuarantineReason};
 
 /// Whether a lock is held.
@@ -149,6 +149,9 @@ pub struct NodeAccount {
     pub replicas: u32,
     /// How many of them support it, and how many it needs.
     pub supporters: (usize, usize),
+    /// In how many of its own slots of a Cluster it grants nothing, because it asks another master
+    /// or waits; zero outside of a Cluster.
+    pub unsettled: usize,
 }
 
 impl Node {
@@ -180,7 +183,12 @@ impl Node {
     }
 
     /// What the node reports about itself. `moved` is as in [`Tally::held`](super::Tally::held).
-    pub fn account(&mut self, moved: HeldCount, now: Instant) -> NodeAccount {
+    pub fn account(
+        &mut self,
+        moved: HeldCount,
+        now: Instant,
+        settings: (Millis, Caution),
+    ) -> NodeAccount {
         let (held, readers) = self.tally.held(moved);
         let authority = self.promises().authority();
         let (replicas, supporters) = authority.map_or((0, (0, 0)), |authority| {
@@ -201,6 +209,7 @@ impl Node {
             highest_fence: self.promises().highest(),
             fence_jumps: self.promises().jumped(),
             quarantine_left: self.promises().least_left(now),
+            unsettled: self.unsettled(now, settings),
         }
     }
 }
@@ -212,6 +221,8 @@ mod tests {
 
     const NOW: Instant = Instant::from_millis(1_000);
     const PLACE: (u32, &[u8]) = (0, b"lock");
+    const SETTINGS: (Millis, Caution) =
+        (Millis::new(1_000), Caution { quarantine: true, on_promotion: true });
 
     fn claim(token: &[u8]) -> Claim<'_> {
         let token = Token::new(token, 64).unwrap();
@@ -287,7 +298,7 @@ mod tests {
         node.refused(&Refusal::Exhausted);
         node.promises.raise_floor(Fence::new(40).unwrap());
         let now = Instant::from_millis(1_300);
-        let account = node.account(HeldCount { locks: 2, readers: 1 }, now);
+        let account = node.account(HeldCount { locks: 2, readers: 1 }, now, SETTINGS);
         assert_eq!((account.held, account.readers), (3, 1), "two came with their locks");
         assert_eq!(account.waiters, 1);
         assert_eq!(account.oldest_waiter, Millis::new(300));
@@ -300,7 +311,7 @@ mod tests {
         node.release(&mut lock, claim(b"A").token, now);
         held(&mut node, b"");
         node.promises.begin_quarantine(Instant::from_millis(1_400), QuarantineReason::StateLost);
-        let account = node.account(HeldCount::NONE, now);
+        let account = node.account(HeldCount::NONE, now, SETTINGS);
         assert_eq!((account.held, account.readers, account.counts.releases), (1, 0, 1));
         assert_eq!((account.holds.count(), account.holds.max()), (1, Millis::new(300)));
         assert_eq!([account.floor, account.highest_fence].map(Fence::get), [40, 41]);

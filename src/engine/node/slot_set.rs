@@ -36,6 +36,10 @@ impl SlotSet {
         self.0[slot / 64] &= !(1 << (slot % 64));
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
     /// The slots that the other set lacks.
     pub(super) fn without(&self, other: &SlotSet) -> Vec<u16> {
         let mut slots = Vec::new();

@@ -478,6 +478,17 @@ impl Node {
         self.slots.as_ref().map(|slots| slots.unsettled()).unwrap_or_default()
     }
 
+    /// In how many of its own slots the node grants nothing: in all, as long as it decides nowhere
+    /// since its start; otherwise in [`Node::unsettled_slots`].
+    pub(super) fn unsettled(&self, now: Instant, (max_ttl, caution): (Millis, Caution)) -> usize {
+        let Some(slots) = &self.slots else { return 0 };
+        match slots.company.readiness(now, self.longest(max_ttl, now)) {
+            Readiness::Alone => slots.own.len(),
+            Readiness::Rests(_) if caution.quarantine => slots.own.len(),
+            _ => slots.unsettled().len(),
+        }
+    }
+
     /// Handles a slot that has come, just after the node has looked at its slots.
     ///
     /// # Errors
@@ -864,6 +875,37 @@ mod tests {
             node.sees(&idle, at(over));
             assert!(decides(&node, 5) && node.promises().floor() == Fence::ZERO);
         }
+    }
+
+    #[test]
+    fn slots_are_counted_as_long_as_nothing_is_granted_there() {
+        let caution = |quarantine| Caution { quarantine, on_promotion: true };
+        let count = |node: &Node, now| node.unsettled(at(now), (LONGEST, caution(true)));
+        assert_eq!(count(&Node::new(), 0), 0, "outside of a Cluster");
+        let mut node = node();
+        node.see(&shares(&[12, 13]), at(100));
+        assert_eq!(count(&node, 100), 2, "it asks");
+        ask(&mut node, (5, 2_000), (100, 100));
+        assert!(matches!(come(&mut node, 12, 200), Came::Waits { .. }));
+        assert_eq!(count(&node, 200), 2, "it waits");
+        assert!(matches!(come(&mut node, 12, 2_123), Came::Decides(_)));
+        assert_eq!(count(&node, 2_123), 1);
+        node.see(&leaving(3, b"bb"), at(2_200));
+        assert_eq!(count(&node, 2_200), 0, "it grants until the slot has left");
+
+        let mut started = Node::new();
+        started.join_cluster(BOOT, false);
+        assert_eq!(count(&started, 0), 0, "it does not know its slots");
+        let three = vec![(b"bb".to_vec(), vec![(10, 19)]), (b"cc".to_vec(), vec![(20, 29)])];
+        started.see(&Shares { others: three.clone(), ..shares(&[]) }, at(0));
+        assert_eq!(count(&started, 0), 10, "it has heard nobody");
+        started.hear(b"bb", footing(0, 0), at(100));
+        started.hear(b"bb", footing(0, 0), at(700));
+        started.see(&Shares { others: three, ..shares(&[]) }, at(700));
+        assert_eq!(count(&started, 700), 10, "it waits for the leases of one");
+        assert_eq!(started.unsettled(at(700), (LONGEST, caution(false))), 0, "it need not");
+        let over = with_drift(SUPPORT.saturating_add(LONGEST)).get();
+        assert_eq!([over, over + 1].map(|now| count(&started, now)), [10, 0]);
     }
 
     /// Regressions: who raised its epoch just before it read that a slot had gone to another
