@@ -8,6 +8,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::alarm::Alarm;
+use super::config;
 use super::delivery::Delivery;
 use super::ffi::waiting::Blocked;
 use super::ffi::{Guarded, InServer};
@@ -264,6 +265,7 @@ impl Process {
 
     /// Why the node grants nothing at all; `None` if it grants.
     pub(super) fn refusal(&self, now: Instant) -> Option<Refusal> {
+        let settings = (config::max_ttl(), config::caution());
         // A node that cannot write goes on granting what the present ceilings cover.
         let ceilings = self.node.promises().ceilings();
         let is_used_up = ceilings.is_some_and(|ceilings| ceilings.lease <= now);
@@ -272,7 +274,7 @@ impl Process {
         // No fence follows under any name.
         let is_exhausted = self.node.promises().floor() == Fence::MAX;
         let of_fences = || is_exhausted.then_some(Refusal::Exhausted);
-        self.node.obstacle(now).or_else(of_file).or_else(of_fences)
+        self.node.obstacle(now, settings).or_else(of_file).or_else(of_fences)
     }
 
     /// Why the last write of the state file failed; `None` if it did not.

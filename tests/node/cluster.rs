@@ -157,6 +157,11 @@ fn is_quarantine(text: &str) -> bool {
     text.starts_with("QUARANTINE ") && text.contains("another node may have been the master")
 }
 
+/// Why the node grants nothing.
+fn state(server: &Server) -> String {
+    server.info("lockmod_state").expect("INFO has it")
+}
+
 fn unsettled(server: &Server) -> u64 {
     server.info_u64("lockmod_unsettled_slots")
 }
@@ -279,6 +284,7 @@ fn a_master_that_starts_where_it_hears_no_other_decides_nothing() {
         assert!(is_asking(&text) || is_down(&text), "{text}");
     }
     assert_eq!(unsettled(&pair.from), 16_383, "all of its own");
+    assert_eq!(pair.from.info_u64("lockmod_granting"), 0);
     pair.to.resume();
     let granted = || ask(from, "LOCK.ACQUIRE res B 100").parse::<u64>().ok();
     assert!(wait_for("it hears the other", granted) > 1);
@@ -384,6 +390,9 @@ fn a_master_that_starts_waits_for_another_that_may_have_taken_its_slots() {
         let text = ask_when_heard(from, line);
         assert!(is_quarantine(&text), "{text}");
     }
+    assert_eq!(pair.from.info_u64("lockmod_granting"), 0);
+    assert!(is_quarantine(&state(&pair.from)), "{}", state(&pair.from));
+    assert!(pair.from.info_u64("lockmod_quarantine_left_ms") > 0);
     let silent = format!("not heard since the start: {to_id}; nothing is granted");
     wait_until("the log says why", || pair.from.log().contains(&silent));
     pair.to.resume();

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::{Caution, Counts, HeldCount, Lease, Line, Lock, Node};
-use crate::engine::{Fence, Histogram, Instant, Millis, QuarantineReason};
+use crate::engine::{Fence, Histogram, Instant, Millis, QuarantineReason, Refusal};
 
 /// Whether a lock is held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -182,6 +182,16 @@ impl Node {
         }
     }
 
+    /// How much longer, at least, the node grants nothing because leases that it does not know may
+    /// stand.
+    fn least_left(&self, now: Instant, settings: (Millis, Caution)) -> Millis {
+        let of_start = match self.start_obstacle(now, settings) {
+            Some(Refusal::Quarantine { left, .. }) => left,
+            _ => Millis::ZERO,
+        };
+        self.promises().least_left(now).max(of_start)
+    }
+
     /// What the node reports about itself. `moved` is as in [`Tally::held`](super::Tally::held).
     pub fn account(
         &mut self,
@@ -208,7 +218,7 @@ impl Node {
             floor: self.promises().floor(),
             highest_fence: self.promises().highest(),
             fence_jumps: self.promises().jumped(),
-            quarantine_left: self.promises().least_left(now),
+            quarantine_left: self.least_left(now, settings),
             unsettled: self.unsettled(now, settings),
         }
     }

@@ -30,6 +30,7 @@ mod serving;
 mod shares;
 mod slot_move;
 mod slot_set;
+mod slot_table;
 mod slots;
 mod start;
 mod statement;
@@ -61,7 +62,7 @@ pub use tending::{Notice, Replicas, Tended, Unlike};
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::engine::{Clocks, Fence, Instant, QuarantineReason, Refusal, Token, UnixTime};
+use crate::engine::{Clocks, Fence, Instant, Millis, Refusal, Token, UnixTime};
 use lines::Lines;
 use start::Stage;
 
@@ -235,13 +236,16 @@ impl Node {
         &mut self.tally
     }
 
-    /// Why the node refuses grants, if it lacks authority or is in quarantine.
-    pub fn obstacle(&self, now: Instant) -> Option<Refusal> {
+    /// Why the node refuses every grant: it lacks authority, is in quarantine, or has just started
+    /// in a Cluster and decides in none of its slots. `settings`: the longest lease that it allows,
+    /// and its caution.
+    pub fn obstacle(&self, now: Instant, settings: (Millis, Caution)) -> Option<Refusal> {
         if let Err(Stop::Refused(refusal)) = self.promises.check_authority(now) {
             return Some(refusal);
         }
-        let (left, reason): (_, QuarantineReason) = self.promises.quarantine(now)?;
-        Some(Refusal::Quarantine { reason, left })
+        let own = self.promises.quarantine(now);
+        let own = own.map(|(left, reason)| Refusal::Quarantine { reason, left });
+        own.or_else(|| self.start_obstacle(now, settings))
     }
 
     // ------------------------------------------------------------------------------ durability

@@ -8,7 +8,6 @@
 
 use super::hang::Hang;
 use super::shares::Shares;
-use super::slot_set::SlotSet;
 use crate::engine::Instant;
 
 /// What is known of pauses.
@@ -19,39 +18,18 @@ pub(super) struct Pauses {
     pub(super) hang: Hang<2_000>,
     /// The server held back writes at the last look.
     holds_back: bool,
-    /// Slots that the node still had when the server no longer held back writes. They may be lost
-    /// by now, and their new master may ask late.
-    kept: SlotSet,
 }
 
 impl Pauses {
-    /// Notes a look at the slots. `before`: the node's own at the look before it.
-    pub(super) fn look(
-        &mut self,
-        shares: &Shares,
-        (before, own): (&SlotSet, &SlotSet),
-        now: Instant,
-    ) {
+    /// Notes a look at the slots. Returns whether the server held back writes at the look before,
+    /// and no longer does.
+    pub(super) fn look(&mut self, shares: &Shares, now: Instant) -> bool {
         self.hang.look(now);
-        let held_back = std::mem::replace(&mut self.holds_back, shares.holds_back);
-        // If a slot was handed over, the server held back writes up to that moment.
-        if held_back && !self.holds_back && before.without(own).is_empty() {
-            self.kept.add(own);
-        }
+        std::mem::replace(&mut self.holds_back, shares.holds_back) && !self.holds_back
     }
 
     /// Whether the node may rely on its last look.
     pub(super) fn knows(&self, now: Instant) -> bool {
         self.hang.has_read(now) && !self.hang.lasts(now) && !self.holds_back
-    }
-
-    /// Whether the node may have granted locks in a slot that did not move with it.
-    pub(super) fn kept(&self, slot: u16) -> bool {
-        self.kept.has(slot)
-    }
-
-    /// The slot has moved here, or is on its way by steps, which take all locks along.
-    pub(super) fn forget(&mut self, slot: u16) {
-        self.kept.remove(slot);
     }
 }

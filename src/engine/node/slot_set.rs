@@ -36,6 +36,10 @@ impl SlotSet {
         self.0[slot / 64] &= !(1 << (slot % 64));
     }
 
+    pub(super) fn first(&self) -> Option<u16> {
+        (0..SLOTS).find(|slot| self.has(*slot))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }

@@ -11,18 +11,16 @@
 //!
 //! This value reads no clock and knows no server. docs/design.md, "Slots that move", has the rules.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::company::{Company, Readiness};
 use super::epoch::Epoch;
-use super::other_master::OtherMaster;
 use super::pauses::Pauses;
 use super::recovery::jump;
 use super::shares::{Footing, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number};
-use super::slot_move::{Coming, Move, MoveStage};
-use super::slot_set::{SlotSet, all, runs};
+use super::slot_move::Coming;
+use super::slot_set::all;
+use super::slot_table::SlotTable;
 use super::{BEAT, Caution, Change, Node, SUPPORT, Stop};
-use crate::engine::{Clocks, Instant, Millis};
+use crate::engine::{Clocks, Instant, Millis, QuarantineReason, Refusal};
 
 /// The outcome for a slot that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,31 +46,10 @@ fn left(now: Instant, until: Instant) -> Millis {
 }
 
 /// The slots of one master.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slots {
     boot: u64,
-    /// The other masters that it knows.
-    others: Vec<OtherMaster>,
-    /// By slot: which of them had it last, counted from 1; zero if none did.
-    former: Vec<u16>,
-    own: SlotSet,
-    /// Those in which the node decides without a further look.
-    settled: SlotSet,
-    /// Those that no master had when this one started with slots: their master may have been
-    /// forgotten.
-    orphans: SlotSet,
-    /// Those that are on their way, and its own in which it does not decide yet.
-    moves: BTreeMap<u16, Move>,
-    /// Those in which this node may have locks that do not move with them, and the master that must
-    /// know: they were on their way from it, and did not come; or they were on their way to it when
-    /// this node started.
-    left: BTreeMap<u16, usize>,
-    /// Those that this node has lost, and in which it decided.
-    given: SlotSet,
-    /// Those of them that were on their way to another master then, which decided there too.
-    promised: BTreeMap<u16, usize>,
-    /// When the node first looked.
-    looked_at: Option<Instant>,
+    table: SlotTable,
     company: Company,
     epoch: Epoch,
     pauses: Pauses,
@@ -83,267 +60,67 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Notes which master has which slots. Slots that the node has at its first look need nothing
-    /// more: it had them when it stopped, or waits because it was promoted. Except those that it
-    /// found, and those that are on their way to another master: see [`Slots::see_leaving`].
+    fn new(boot: u64, was_promoted: bool) -> Slots {
+        Slots {
+            boot,
+            table: SlotTable::new(),
+            company: Company::new(was_promoted),
+            epoch: Epoch::default(),
+            pauses: Pauses::default(),
+            jumped_at: None,
+            told: None,
+        }
+    }
+
+    /// Notes which master has which slots.
     fn see(&mut self, shares: &Shares, now: Instant) {
-        let own = SlotSet::of(&shares.own);
-        self.see_lost(&own);
-        for (name, ranges) in &shares.others {
-            let place = u16::try_from(self.place_of(name) + 1).unwrap_or(u16::MAX);
-            for slot in all(ranges).map(|slot| slot % SLOTS) {
-                self.orphans.remove(slot);
-                let former = std::mem::replace(&mut self.former[usize::from(slot)], place);
-                if former != 0 && former != place {
-                    self.given.remove(slot);
-                    self.left.remove(&slot);
-                    if let Some(seen) = self.moves.get_mut(&slot) {
-                        seen.taken_by = Some(usize::from(place) - 1);
-                    }
-                }
-            }
-        }
-        if self.looked_at.is_some() {
-            self.settled.keep(&own);
-        } else {
-            let is_orphan = |slot: &u16| self.former[usize::from(*slot)] == 0 && !own.has(*slot);
-            let orphans = (0..SLOTS).filter(|slot| !shares.had_none && is_orphan(slot));
-            orphans.for_each(|slot| self.orphans.insert(slot));
-            self.settled = own.clone();
-            for slot in all(&shares.found).filter(|slot| own.has(*slot)) {
-                self.settled.remove(slot);
-                self.moves.insert(slot, Move::new(MoveStage::Found, None, now));
-            }
-        }
-        self.pauses.look(shares, (&self.own, &own), now);
-        self.own = own;
-        self.see_coming(shares, now);
-        self.see_leaving(shares, now);
-        self.looked_at.get_or_insert(now);
-        self.company.look(shares, &self.others, now);
+        let writes_again = self.pauses.look(shares, now);
+        self.table.look(shares, writes_again, now);
+        self.company.look(shares, self.table.others(), now);
         self.epoch.look(shares, now);
-    }
-
-    /// Slots that the node has lost. It can speak for those in which it decided.
-    fn see_lost(&mut self, own: &SlotSet) {
-        for slot in self.own.without(own) {
-            let seen = self.moves.get(&slot).map(|seen| (seen.stage, seen.other));
-            self.former[usize::from(slot)] = 0;
-            self.given.insert(slot);
-            self.promised.remove(&slot);
-            match seen {
-                Some((MoveStage::Came | MoveStage::Found, _)) => self.given.remove(slot),
-                Some((MoveStage::Leaves, Some(target))) => {
-                    self.promised.insert(slot, target);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn see_coming(&mut self, shares: &Shares, now: Instant) {
-        let importing = self.places_of(&shares.importing);
-        let own = &self.own;
-        self.moves.retain(|slot, seen| {
-            let stays = own.has(*slot) || importing.contains_key(slot);
-            if let (false, MoveStage::Comes, Some(source)) = (stays, seen.stage, seen.other) {
-                self.left.insert(*slot, source);
-            }
-            stays
-        });
-        for (slot, source) in importing {
-            let comes = Move::new(MoveStage::Comes, Some(source), now);
-            let seen = self.moves.entry(slot).or_insert(comes);
-            if (seen.stage, seen.other) != (MoveStage::Comes, Some(source)) {
-                *seen = comes;
-            }
-        }
-        self.moves.values_mut().for_each(|seen| seen.notice_pause(now));
-        for slot in self.own.without(&self.settled) {
-            let former = usize::from(self.former[usize::from(slot)]).checked_sub(1);
-            let former = former.or(self.promised.get(&slot).copied());
-            let is_orphan = former.is_none() && self.orphans.has(slot);
-            let stage = if is_orphan { MoveStage::Found } else { MoveStage::Came };
-            let seen = self.moves.entry(slot).or_insert(Move::new(stage, former, now));
-            if seen.stage == MoveStage::Comes {
-                *seen = Move::new(MoveStage::Came, seen.taken_by.or(seen.other), now);
-            }
-        }
-    }
-
-    /// While a slot leaves, the other master decides too. So if it stays after all, it has come
-    /// from that master. The same if this node has started meanwhile: of the locks that have moved,
-    /// it may have older copies, or none.
-    fn see_leaving(&mut self, shares: &Shares, now: Instant) {
-        let migrating = self.places_of(&shares.migrating);
-        for (slot, seen) in &mut self.moves {
-            if seen.stage == MoveStage::Leaves && migrating.get(slot).copied() != seen.other {
-                *seen = Move::new(MoveStage::Came, seen.other, now);
-            }
-        }
-        self.left.retain(|slot, _| !self.own.has(*slot) || migrating.contains_key(slot));
-        for (slot, target) in migrating {
-            if self.settled.has(slot) {
-                let mut stage = MoveStage::Leaves;
-                if self.looked_at.is_none() {
-                    stage = MoveStage::Came;
-                    self.left.insert(slot, target);
-                }
-                self.settled.remove(slot);
-                self.pauses.forget(slot);
-                self.moves.insert(slot, Move::new(stage, Some(target), now));
-            }
-        }
-    }
-
-    /// Takes a master's report.
-    fn hear(&mut self, name: &[u8], footing: Footing, now: Instant) {
-        let place = self.place_of(name);
-        self.others[place].hear(footing, now);
-    }
-
-    /// Takes a master's question, just after a look. Returns the slots that this node can speak
-    /// for: they are on their way to that master, or are its own, and this node had them last.
-    /// First those that have moved with all their locks, then those in which this node may have
-    /// locks left.
-    fn asked(
-        &mut self,
-        name: &[u8],
-        slots: &SlotRuns,
-        now: Instant,
-        mut has_locks: impl FnMut(u16) -> bool,
-    ) -> [SlotRuns; 2] {
-        let place = self.place_of(name);
-        let mut known = [BTreeSet::new(), BTreeSet::new()];
-        for slot in all(slots).map(|slot| slot % SLOTS) {
-            let is_theirs = usize::from(self.former[usize::from(slot)]) == place + 1;
-            let is_left = self.left.get(&slot) == Some(&place) || self.pauses.kept(slot);
-            let seen = self.moves.get_mut(&slot).filter(|seen| seen.other == Some(place));
-            match seen.map(|seen| (seen.stage, seen)) {
-                Some((MoveStage::Comes, seen)) => {
-                    // The master asks for itself: it decides again, or is about to.
-                    seen.begin_again(now);
-                    known[1].insert(slot);
-                }
-                Some((MoveStage::Leaves, _)) => drop(known[usize::from(is_left)].insert(slot)),
-                Some((MoveStage::Came | MoveStage::Found, _)) | None => {
-                    let is_for_them = self.promised.get(&slot).is_none_or(|to| *to == place);
-                    let is_known = is_for_them && (is_left || self.given.has(slot));
-                    if is_known && is_theirs && !self.own.has(slot) {
-                        known[usize::from(is_left || has_locks(slot))].insert(slot);
-                    }
-                }
-            }
-        }
-        known.map(runs)
     }
 
     /// Takes a master's answer to the question with this number.
     fn answered(&mut self, name: &[u8], number: u64, answer: &SlotAnswer, now: Instant) {
         let at = number.checked_sub(question_number(self.boot, Instant::default()));
         let at = at.map(Instant::from_millis);
-        let Some(at) = at.filter(|at| *at <= now) else { return };
-        let place = self.place_of(name);
-        for slot in all(&answer.slots) {
-            let seen = self.moves.get_mut(&slot).filter(|seen| seen.other == Some(place));
-            if let Some(seen) = seen {
-                seen.answered(at, answer, now);
-            }
+        if let Some(at) = at.filter(|at| *at <= now) {
+            self.table.answered(name, at, answer, now);
         }
     }
 
     /// The questions to ask now.
     fn questions(&mut self, now: Instant) -> Vec<Question> {
-        let mut asked: BTreeMap<usize, BTreeSet<u16>> = BTreeMap::new();
-        for (slot, seen) in &mut self.moves {
-            if let Some(other) = seen.other
-                && seen.is_to_ask(now)
-            {
-                asked.entry(other).or_default().insert(*slot);
-            }
-        }
-        let question = |(other, slots): (usize, _)| Question {
-            master: self.others[other].name.clone(),
-            number: question_number(self.boot, now),
-            slots: runs(slots),
-        };
-        asked.into_iter().map(question).collect()
+        let number = question_number(self.boot, now);
+        let question =
+            |(master, slots): (&[u8], _)| Question { master: master.to_vec(), number, slots };
+        self.table.ask(now).into_iter().map(question).collect()
     }
 
     /// Whether the node may decide in this slot without a look.
     fn is_settled(&self, slot: u16, now: Instant) -> bool {
-        self.company.decides() && self.settled.has(slot) && self.pauses.knows(now)
-    }
-
-    /// Its own slots in which the node cannot decide yet.
-    fn unsettled(&self) -> Vec<u16> {
-        self.moves.iter().filter(|(_, seen)| seen.is_here()).map(|(slot, _)| *slot).collect()
+        self.company.decides() && self.table.is_settled(slot) && self.pauses.knows(now)
     }
 
     /// What must be done before the node decides in a slot, just after a look. `longest`: the
     /// longest lease that the node knows of.
-    fn come(&mut self, slot: u16, now: Instant, longest: Millis) -> Coming {
-        if !self.pauses.knows(now) {
-            return Coming::Asks;
-        }
-        let of_nobody = self.moves.get_mut(&slot).filter(|seen| seen.has_no_origin());
-        if of_nobody.is_some_and(|seen| seen.is_in_doubt(&self.company, (now, longest))) {
-            return Coming::Asks;
-        }
-        let told = || self.others.iter().filter_map(|other| other.told);
-        match self.moves.get(&slot) {
-            Some(seen @ Move { other: Some(other), .. }) => {
-                seen.coming(self.others[*other].told, now, longest)
-            }
-            Some(seen @ Move { stage: MoveStage::Found, .. }) => {
-                let higher = |(at, one): (Instant, Footing), (_, other): (_, Footing)| {
-                    let (floor, longest) =
-                        (one.floor.max(other.floor), one.longest.max(other.longest));
-                    (at, Footing { floor, longest, ..one })
-                };
-                seen.coming(told().reduce(higher), now, longest)
-            }
-            // No other master has had it, as far as this node knows.
-            _ => Coming::Knows(told().map(|(_, told)| told.floor).max().unwrap_or_default()),
+    fn coming(&mut self, slot: u16, now: Instant, longest: Millis) -> Coming {
+        match self.pauses.knows(now) {
+            true => self.table.coming(slot, &self.company, (now, longest)),
+            false => Coming::Asks,
         }
     }
 
     /// Notes that the node waits in this slot.
     fn wait(&mut self, slot: u16, until: Instant) {
-        if let Some(seen) = self.moves.get_mut(&slot)
-            && seen.until.replace(until).is_none()
-        {
+        if self.table.wait(slot, until) {
             self.epoch.owe();
         }
     }
 
     /// Whether the epoch is to be raised now, just after a look.
     fn owes_epoch(&self, now: Instant) -> bool {
-        let is_late = || self.moves.values().any(|seen| seen.until.is_some_and(|at| at < now));
-        self.epoch.is_due(is_late, now)
-    }
-
-    /// Notes that the node may decide in this slot. A slot that is still on its way is looked at
-    /// each time, because the other master goes on deciding. Where nobody had one slot, the same is
-    /// true of others that came as early.
-    fn settle(&mut self, slot: u16, (now, longest): (Instant, Millis)) {
-        let mut alike = vec![slot];
-        if self.moves.get(&slot).is_some_and(Move::has_no_origin) {
-            let of_nobody = self.moves.iter_mut().filter(|(_, seen)| seen.has_no_origin());
-            let known = of_nobody.filter_map(|(slot, seen)| {
-                let is_known =
-                    !seen.is_in_doubt(&self.company, (now, longest)) && seen.has_no_origin();
-                is_known.then_some(*slot)
-            });
-            alike.extend(known);
-        }
-        for slot in alike {
-            if self.moves.get(&slot).is_none_or(Move::is_here) && self.own.has(slot) {
-                self.moves.remove(&slot);
-                self.pauses.forget(slot);
-                self.settled.insert(slot);
-            }
-        }
+        self.epoch.is_due(|| self.table.has_waited(now), now)
     }
 
     /// The report to send to the others now, if it is due.
@@ -360,18 +137,6 @@ impl Slots {
         self.told = Some((now, footing));
         Some(footing)
     }
-
-    fn places_of(&mut self, masters: &[(u16, Vec<u8>)]) -> BTreeMap<u16, usize> {
-        masters.iter().map(|(slot, name)| (*slot, self.place_of(name))).collect()
-    }
-
-    fn place_of(&mut self, name: &[u8]) -> usize {
-        if let Some(place) = self.others.iter().position(|other| other.name == name) {
-            return place;
-        }
-        self.others.push(OtherMaster::new(name));
-        self.others.len() - 1
-    }
 }
 
 impl Node {
@@ -379,9 +144,7 @@ impl Node {
     /// promotion. The number of a question contains the boot, so that no answer to a question of an
     /// earlier one counts: its clock may have been ahead.
     pub fn join_cluster(&mut self, boot: u64, was_promoted: bool) {
-        let company = Company::new(was_promoted);
-        let former = vec![0; usize::from(SLOTS)];
-        self.slots = Some(Box::new(Slots { boot, company, former, ..Slots::default() }));
+        self.slots = Some(Box::new(Slots::new(boot, was_promoted)));
     }
 
     /// Notes that the node cannot look at its slots, and so decides in all of them.
@@ -416,7 +179,7 @@ impl Node {
     /// Takes another master's report.
     pub fn hear(&mut self, name: &[u8], footing: Footing, now: Instant) {
         if let Some(slots) = &mut self.slots {
-            slots.hear(name, footing, now);
+            slots.table.hear(name, footing, now);
         }
     }
 
@@ -434,8 +197,8 @@ impl Node {
         let left_behind = Footing { floor: self.promises.highest(), ..footing };
         let held = now.until(self.promises.longest());
         let Some(own) = &mut self.slots else { return Vec::new() };
-        let Some(up) = own.looked_at.map(|at| at.until(now)) else { return Vec::new() };
-        let [moved, left] = own.asked(name, slots, now, has_locks);
+        let Some(up) = own.table.looked_at().map(|at| at.until(now)) else { return Vec::new() };
+        let [moved, left] = own.table.asked(name, slots, now, has_locks);
         let moved = SlotAnswer { footing, up, held: Millis::ZERO, slots: moved };
         let left = SlotAnswer { footing: left_behind, up, held, slots: left };
         // The last one is also the node's report.
@@ -444,27 +207,27 @@ impl Node {
 
     /// Those of these slots that other masters have, or nobody.
     pub fn not_own(&self, slots: &SlotRuns) -> Vec<u16> {
-        let is_own = |slot: &u16| self.slots.as_ref().is_some_and(|own| own.own.has(*slot));
+        let is_own = |slot: &u16| self.slots.as_ref().is_some_and(|own| own.table.own().has(*slot));
         all(slots).map(|slot| slot % SLOTS).filter(|slot| !is_own(slot)).collect()
     }
 
     /// Takes another master's answer to the question with this number.
     pub fn answered(&mut self, name: &[u8], number: u64, answer: &SlotAnswer, now: Instant) {
         if let Some(own) = &mut self.slots {
-            own.hear(name, answer.footing, now);
+            own.table.hear(name, answer.footing, now);
             own.answered(name, number, answer, now);
         }
     }
 
     /// Whether slots are on their way, or have just come.
     pub fn has_moving_slots(&self) -> bool {
-        self.slots.as_ref().is_some_and(|slots| !slots.moves.is_empty())
+        self.slots.as_ref().is_some_and(|slots| slots.table.has_moves())
     }
 
     /// Whether the node has looked at its slots since its start or promotion. If it has become a
     /// replica since, it can still speak for the slots that it had.
     pub fn has_looked(&self) -> bool {
-        self.slots.as_ref().is_some_and(|slots| slots.looked_at.is_some())
+        self.slots.as_ref().is_some_and(|slots| slots.table.looked_at().is_some())
     }
 
     /// The questions to send to other masters now. Each counts as asked at `now`.
@@ -475,17 +238,35 @@ impl Node {
     /// Its own slots in which the node does not decide yet because they have come, or were found.
     /// After a start it may decide in none of the others either: see [`Node::decides_in`].
     pub fn unsettled_slots(&self) -> Vec<u16> {
-        self.slots.as_ref().map(|slots| slots.unsettled()).unwrap_or_default()
+        self.slots.as_ref().map(|slots| slots.table.unsettled()).unwrap_or_default()
+    }
+
+    /// Why the node decides in none of its slots since its start: it has not heard enough masters,
+    /// or waits for the leases of those that it has not heard.
+    pub(super) fn start_obstacle(
+        &self,
+        now: Instant,
+        (max_ttl, caution): (Millis, Caution),
+    ) -> Option<Refusal> {
+        let slots = self.slots.as_ref()?;
+        let slot = slots.table.own().first()?;
+        match slots.company.readiness(now, self.longest(max_ttl, now)) {
+            Readiness::Alone => Some(Refusal::SlotMoving { slot }),
+            Readiness::Rests(until) if caution.quarantine => {
+                let (reason, left) = (QuarantineReason::OtherMaster, left(now, until));
+                Some(Refusal::Quarantine { reason, left })
+            }
+            _ => None,
+        }
     }
 
     /// In how many of its own slots the node grants nothing: in all, as long as it decides nowhere
     /// since its start; otherwise in [`Node::unsettled_slots`].
-    pub(super) fn unsettled(&self, now: Instant, (max_ttl, caution): (Millis, Caution)) -> usize {
+    pub(super) fn unsettled(&self, now: Instant, settings: (Millis, Caution)) -> usize {
         let Some(slots) = &self.slots else { return 0 };
-        match slots.company.readiness(now, self.longest(max_ttl, now)) {
-            Readiness::Alone => slots.own.len(),
-            Readiness::Rests(_) if caution.quarantine => slots.own.len(),
-            _ => slots.unsettled().len(),
+        match self.start_obstacle(now, settings) {
+            Some(_) => slots.table.own().len(),
+            None => slots.table.unsettled().len(),
         }
     }
 
@@ -513,7 +294,7 @@ impl Node {
             }
             Readiness::Decides => {}
         }
-        let floor = match slots.come(slot, now, longest) {
+        let floor = match slots.coming(slot, now, longest) {
             Coming::Asks => return Ok(Came::Asks),
             Coming::Knows(floor) => floor,
             Coming::Waits(until, known) if caution.quarantine => {
@@ -536,7 +317,7 @@ impl Node {
             }
         };
         self.promises.lift_floor(floor)?;
-        slots.settle(slot, (now, longest));
+        slots.table.settle(slot, &slots.company, (now, longest));
         Ok(Came::Decides(before < self.promises.floor()))
     }
 
@@ -565,7 +346,7 @@ impl Node {
         let longest = self.longest(max_ttl, now);
         let slots = self.slots.as_mut()?;
         let Readiness::Rests(until) = slots.company.readiness(now, longest) else { return None };
-        let silent = slots.company.news_of_silent(&slots.others, now);
+        let silent = slots.company.news_of_silent(slots.table.others(), now);
         (!silent.is_empty()).then(|| (silent, left(now, until)))
     }
 
@@ -600,10 +381,11 @@ impl Node {
 mod tests {
     use super::super::authority::with_drift;
     use super::*;
-    use crate::engine::{Claim, Fence, Lock, Mode, Refusal, Token, UnixTime};
+    use crate::engine::{Claim, Fence, HeldCount, Lock, Mode, Token, UnixTime};
 
     const LONGEST: Millis = Millis::new(1_000);
     const WALL: u64 = 1_700_000_000_000;
+    const CAUTION: Caution = Caution { quarantine: true, on_promotion: true };
 
     fn at(millis: u64) -> Instant {
         Instant::from_millis(millis)
@@ -682,8 +464,7 @@ mod tests {
             node.raised_epoch();
         }
         let clocks = Clocks { now: at(now), wall: UnixTime::from_millis(WALL + now) };
-        let caution = Caution { quarantine: true, on_promotion: true };
-        node.come(slot, clocks, (LONGEST, caution)).expect("it keeps no file")
+        node.come(slot, clocks, (LONGEST, CAUTION)).expect("it keeps no file")
     }
 
     fn footing(floor: u64, left: u64) -> Footing {
@@ -879,8 +660,8 @@ mod tests {
 
     #[test]
     fn slots_are_counted_as_long_as_nothing_is_granted_there() {
-        let caution = |quarantine| Caution { quarantine, on_promotion: true };
-        let count = |node: &Node, now| node.unsettled(at(now), (LONGEST, caution(true)));
+        let count = |node: &Node, now| node.unsettled(at(now), (LONGEST, CAUTION));
+        let obstacle = |node: &Node, now| node.obstacle(at(now), (LONGEST, CAUTION));
         assert_eq!(count(&Node::new(), 0), 0, "outside of a Cluster");
         let mut node = node();
         node.see(&shares(&[12, 13]), at(100));
@@ -899,13 +680,20 @@ mod tests {
         let three = vec![(b"bb".to_vec(), vec![(10, 19)]), (b"cc".to_vec(), vec![(20, 29)])];
         started.see(&Shares { others: three.clone(), ..shares(&[]) }, at(0));
         assert_eq!(count(&started, 0), 10, "it has heard nobody");
+        assert_eq!(obstacle(&started, 0), Some(Refusal::SlotMoving { slot: 0 }));
         started.hear(b"bb", footing(0, 0), at(100));
         started.hear(b"bb", footing(0, 0), at(700));
         started.see(&Shares { others: three, ..shares(&[]) }, at(700));
         assert_eq!(count(&started, 700), 10, "it waits for the leases of one");
-        assert_eq!(started.unsettled(at(700), (LONGEST, caution(false))), 0, "it need not");
+        let reckless = Caution { quarantine: false, ..CAUTION };
+        assert_eq!(started.unsettled(at(700), (LONGEST, reckless)), 0, "it need not");
         let over = with_drift(SUPPORT.saturating_add(LONGEST)).get();
+        let (reason, left) = (QuarantineReason::OtherMaster, Millis::new(over + 1 - 700));
+        assert_eq!(obstacle(&started, 700), Some(Refusal::Quarantine { reason, left }));
+        let told = started.account(HeldCount::NONE, at(700), (LONGEST, CAUTION));
+        assert_eq!((told.unsettled, told.quarantine_left), (10, left));
         assert_eq!([over, over + 1].map(|now| count(&started, now)), [10, 0]);
+        assert_eq!(obstacle(&started, over + 1), None);
     }
 
     /// Regressions: who raised its epoch just before it read that a slot had gone to another
@@ -917,8 +705,7 @@ mod tests {
         let wait = |node: &mut Node, now| {
             for slot in [12, 13] {
                 let clocks = Clocks { now: at(now), wall: UnixTime::from_millis(WALL + now) };
-                let caution = Caution { quarantine: true, on_promotion: true };
-                let came = node.come(slot, clocks, (LONGEST, caution));
+                let came = node.come(slot, clocks, (LONGEST, CAUTION));
                 assert!(matches!(came, Ok(Came::Waits { .. })), "{came:?}");
             }
         };
@@ -1341,7 +1128,7 @@ mod tests {
     fn who_has_hung_decides_nothing_before_it_has_read_what_was_said() {
         let mut node = joined();
         let clocks = |now| Clocks { now: at(now), wall: UnixTime::from_millis(WALL + now) };
-        let settings = (LONGEST, Caution { quarantine: true, on_promotion: true });
+        let settings = (LONGEST, CAUTION);
         node.see(&shares(&[]), at(1_000));
         assert!(node.decides_in(5, at(3_000)) && !node.may_have_lost_slots(at(3_000)));
         assert!(!node.decides_in(5, at(3_001)) && node.may_have_lost_slots(at(3_001)));
@@ -1441,6 +1228,9 @@ mod tests {
         let left = SUPPORT.saturating_add(Millis::ZERO);
         let told = Footing { floor: Fence::ZERO, left, longest: Millis::ZERO };
         assert_eq!(node.tell(at(0), LONGEST), Some(told));
-        assert!(matches!(node.obstacle(at(0)), Some(Refusal::NoAuthority { .. })));
+        assert!(matches!(
+            node.obstacle(at(0), (LONGEST, CAUTION)),
+            Some(Refusal::NoAuthority { .. })
+        ));
     }
 }
