@@ -9,8 +9,10 @@ use super::arguments::KEY;
 use super::ffi::{Args, Context, Level};
 use super::process::Process;
 use super::{clock, config, process, start};
-use crate::engine::{Came, Millis, QuarantineReason, Question, Refusal, SlotRuns};
-use crate::wire::slots::{SlotMessage, read_message, read_shares, slot_of};
+use crate::engine::{
+    Arrival, Came, Millis, MoveAtOnce, QuarantineReason, Question, Refusal, SlotRuns,
+};
+use crate::wire::slots::{SlotMessage, has_highest_epoch, read_message, read_shares, slot_of};
 
 /// How often slots are looked at, besides when a client asks for a lock in a new one.
 const PAUSE: Millis = Millis::new(200);
@@ -73,7 +75,8 @@ pub(super) fn tick(context: &mut Context<'_>) {
     come_to_all(context);
     if process::with(server, |process| process.node.owes_epoch(now)) {
         context.raise_epoch();
-        process::with(server, |process| process.node.raised_epoch());
+        let is_highest = context.cluster_nodes().is_none_or(|text| has_highest_epoch(&text));
+        process::with(server, |process| process.node.raised_epoch(is_highest));
     }
     let silent =
         process::with(server, |process| process.node.news_of_silent(now, config::max_ttl()));
@@ -111,11 +114,22 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
             });
             come_to_all(context);
         }
-        Some(SlotMessage::Question { number, slots }) if has_begun && can_answer(context) => {
+        Some(SlotMessage::Question { number, arrival, slots })
+            if has_begun && can_answer(context) =>
+        {
             look(context);
-            answer(context, (sender, number), &slots);
+            answer(context, (sender, number), (&slots, arrival));
         }
         Some(SlotMessage::Answer { .. } | SlotMessage::Question { .. }) | None => {}
+    }
+}
+
+/// Takes what the server tells of slots that it moves at once.
+pub(super) fn moves(context: &mut Context<'_>, step: MoveAtOnce, slots: &SlotRuns) {
+    let server = context.in_server();
+    process::with(server, |process| process.node.move_at_once(step, slots));
+    if step == MoveAtOnce::HasLeft && process::with(server, |process| process.node.has_looked()) {
+        look(context);
     }
 }
 
@@ -126,7 +140,11 @@ fn can_answer(context: &Context<'_>) -> bool {
         || process::with(context.in_server(), |process| process.node.has_looked())
 }
 
-fn answer(context: &mut Context<'_>, (sender, number): (&[u8], u64), slots: &SlotRuns) {
+fn answer(
+    context: &mut Context<'_>,
+    (sender, number): (&[u8], u64),
+    (slots, arrival): (&SlotRuns, Arrival),
+) {
     let server = context.in_server();
     let mut left = BTreeSet::new();
     // What a replica has in them, it has from its master.
@@ -136,7 +154,7 @@ fn answer(context: &mut Context<'_>, (sender, number): (&[u8], u64), slots: &Slo
     }
     let now = (clock::now(), config::max_ttl());
     let answers = process::with(server, |process| {
-        process.node.asked(sender, slots, now, |slot| left.contains(&slot))
+        process.node.asked(sender, (slots, arrival), now, |slot| left.contains(&slot))
     });
     for answer in answers {
         let answer = SlotMessage::Answer { number, answer };
@@ -148,8 +166,8 @@ fn answer(context: &mut Context<'_>, (sender, number): (&[u8], u64), slots: &Slo
 fn ask_others(context: &mut Context<'_>) {
     let now = clock::now();
     let questions = process::with(context.in_server(), |process| process.node.questions(now));
-    for Question { master, number, slots } in questions {
-        let question = SlotMessage::Question { number, slots };
+    for Question { master, number, arrival, slots } in questions {
+        let question = SlotMessage::Question { number, arrival, slots };
         context.tell_cluster(Some(&master), &question.to_string());
     }
 }

@@ -7,7 +7,7 @@
 use super::request::number;
 use std::fmt;
 
-use crate::engine::{Fence, Footing, Millis, SLOTS, Shares, SlotAnswer, SlotRuns};
+use crate::engine::{Arrival, Fence, Footing, Millis, SLOTS, Shares, SlotAnswer, SlotRuns};
 
 /// The slot of a name.
 pub fn slot_of(name: &[u8]) -> u16 {
@@ -80,6 +80,20 @@ pub fn read_shares(text: &str) -> Shares {
     shares
 }
 
+/// Whether the node's own configuration epoch is higher than that of each other master, by the
+/// reply to `CLUSTER NODES`.
+pub fn has_highest_epoch(text: &str) -> bool {
+    let epochs = |is_own: bool| {
+        text.lines().filter_map(move |line| {
+            let mut words = line.split(' ').skip(2);
+            let flags: Vec<&str> = words.next()?.split(',').collect();
+            let epoch: Option<u64> = words.nth(3)?.parse().ok();
+            epoch.filter(|_| flags.contains(&"myself") == is_own && flags.contains(&"master"))
+        })
+    };
+    epochs(true).max() > epochs(false).max()
+}
+
 fn read_range(word: &str) -> Option<(u16, u16)> {
     let (first, last) = word.split_once('-').unwrap_or((word, word));
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);
@@ -92,10 +106,13 @@ pub enum SlotMessage {
     /// A report to all: `lockmod floor left longest`.
     Report(Footing),
     /// To the other master of these slots, which must know of the move before the sender decides
-    /// there: `lockmod ask number first-last ...`.
+    /// there: `lockmod ask number first-last ...`, while they are on their way; `ask-came` and
+    /// `ask-at-once` when they have come.
     Question {
         /// Tells the sender when it asked.
         number: u64,
+        /// How the slots have come.
+        arrival: Arrival,
         /// The slots.
         slots: SlotRuns,
     },
@@ -113,7 +130,9 @@ impl fmt::Display for SlotMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(PREFIX)?;
         match self {
-            SlotMessage::Question { number, .. } => write!(f, " {ASK} {number}")?,
+            SlotMessage::Question { number, arrival, .. } => {
+                write!(f, " {} {number}", ask(*arrival))?
+            }
             SlotMessage::Report(footing)
             | SlotMessage::Answer { answer: SlotAnswer { footing, .. }, .. } => {
                 let Footing { floor, left, longest } = footing;
@@ -139,10 +158,10 @@ pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
     let mut words = text.strip_prefix(PREFIX)?.strip_prefix(' ')?.split(' ');
     let count = |word: Option<&str>| number(word?.as_bytes());
     let first = words.next()?;
-    if first == ASK {
+    if let Some(arrival) = Arrival::ALL.into_iter().find(|arrival| ask(*arrival) == first) {
         let number = count(words.next())?;
         let slots = words.filter_map(read_range).collect();
-        return Some(SlotMessage::Question { number, slots });
+        return Some(SlotMessage::Question { number, arrival, slots });
     }
     let floor = Fence::new(count(Some(first))?)?;
     let left = Millis::new(count(words.next())?);
@@ -156,7 +175,15 @@ pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
 }
 
 const PREFIX: &str = "lockmod";
-const ASK: &str = "ask";
+
+/// The word of a question.
+const fn ask(arrival: Arrival) -> &'static str {
+    match arrival {
+        Arrival::NotYet => "ask",
+        Arrival::BySteps => "ask-came",
+        Arrival::AtOnce => "ask-at-once",
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -202,18 +229,34 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
         assert_eq!(shares.idle, [b"ee", b"ff", b"gg"]);
     }
 
+    #[test]
+    fn an_epoch_is_the_highest_if_no_other_master_has_the_same() {
+        let is_highest = |own: u64, other: u64, flags: &str| {
+            let text = format!(
+                "aa 127.0.0.1:1@2 myself,master - 0 0 {own} connected 0-5\n\
+                 bb 127.0.0.1:3@4 {flags} - 0 1 {other} connected 100-200\n"
+            );
+            has_highest_epoch(&text)
+        };
+        assert!(is_highest(3, 2, "master"));
+        assert!(!is_highest(3, 3, "master,fail") && !is_highest(3, 4, "master"));
+        assert!(is_highest(3, 3, "slave"), "it has that of its master");
+    }
+
     proptest! {
         #[test]
         fn a_message_is_read_as_it_was_sent(
             floor in 0..=Fence::MAX.get(),
             (left, longest, number) in any::<(u64, u64, u64)>(),
+            arrival in 0..Arrival::ALL.len(),
             slots in proptest::collection::vec((0..100_u16, 100..SLOTS), 0..4),
         ) {
             let (left, longest) = (Millis::new(left), Millis::new(longest));
             let footing = Footing { floor: Fence::new(floor).unwrap(), left, longest };
+            let arrival = Arrival::ALL[arrival];
             for message in [
                 SlotMessage::Report(footing),
-                SlotMessage::Question { number, slots: slots.clone() },
+                SlotMessage::Question { number, arrival, slots: slots.clone() },
                 SlotMessage::Answer {
                     number,
                     answer: SlotAnswer { footing, up: left, held: longest, slots },

@@ -41,7 +41,9 @@ impl Epoch {
         self.is_owed && self.hang.has_read(now) && (!self.gives || is_late())
     }
 
-    pub(super) const fn raised(&mut self) {
-        self.is_owed = false;
+    /// Notes that the server was told to raise it. It does not, if another master has the same, and
+    /// none a higher one. Then that one must be back, and take a higher one, or be forgotten.
+    pub(super) const fn raised(&mut self, is_highest: bool) {
+        self.is_owed = !is_highest;
     }
 }

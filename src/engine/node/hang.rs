@@ -16,9 +16,14 @@ impl<const LONGER_THAN: u64> Hang<LONGER_THAN> {
     /// Notes a look at the slots.
     pub(super) fn look(&mut self, now: Instant) {
         if self.lasts(now) {
-            self.went_on_at = Some(now);
+            self.goes_on(now);
         }
         self.looked_at = Some(now);
+    }
+
+    /// Notes that the server has not read what was sent to it.
+    pub(super) const fn goes_on(&mut self, now: Instant) {
+        self.went_on_at = Some(now);
     }
 
     /// Whether the last look was too long ago.

@@ -52,7 +52,9 @@ pub use promises::{Ceilings, FENCE_BLOCK, LEASE_BLOCK, Promises};
 pub use recovery::{Found, Loaded, Recovery, Saved, Stopped, promote, recover, start};
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use serving::{Effect, Gate, Look, NextCalls, Parting, Turning};
-pub use shares::{Footing, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number};
+pub use shares::{
+    Arrival, Footing, MoveAtOnce, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number,
+};
 pub use slots::{Came, Slots};
 pub use start::{Begun, Caution, Warning};
 pub use statement::{Draft, Statement};

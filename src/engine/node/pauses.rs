@@ -1,10 +1,10 @@
-//! Pauses, after which a master may not know yet that it has lost slots, or may have granted locks
-//! in slots that it was about to lose.
+//! Pauses, after which a master may not know yet that it has lost slots.
 //!
 //! A server that has hung may read a request before it reads what the other masters said meanwhile:
 //! one of them may have waited for its leases, and decide in its slots. And a server that hands a
-//! slot over at once holds back writes while the other server takes it. If that one is late, writes
-//! go on here, and it may take the slot after all, without the locks that were granted meanwhile.
+//! slot over at once holds back writes while the other server takes it: the first write after that
+//! may come before the next look, and, if the other server is late, before this one has read that
+//! the slot is gone.
 
 use super::hang::Hang;
 use super::shares::Shares;
@@ -21,11 +21,12 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// Notes a look at the slots. Returns whether the server held back writes at the look before,
-    /// and no longer does.
-    pub(super) fn look(&mut self, shares: &Shares, now: Instant) -> bool {
+    /// Notes a look at the slots.
+    pub(super) fn look(&mut self, shares: &Shares, now: Instant) {
         self.hang.look(now);
-        std::mem::replace(&mut self.holds_back, shares.holds_back) && !self.holds_back
+        if std::mem::replace(&mut self.holds_back, shares.holds_back) && !self.holds_back {
+            self.hang.goes_on(now);
+        }
     }
 
     /// Whether the node may rely on its last look.

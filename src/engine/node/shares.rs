@@ -65,6 +65,35 @@ pub struct SlotAnswer {
     pub slots: SlotRuns,
 }
 
+/// How slots have come to a master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Arrival {
+    /// They have not: they are on their way.
+    NotYet,
+    /// Key by key, or without keys, by commands at both masters.
+    BySteps,
+    /// With all keys, by the servers themselves (Redis 8.4, Valkey 9).
+    AtOnce,
+}
+
+impl Arrival {
+    /// All of them.
+    pub const ALL: [Arrival; 3] = [Arrival::NotYet, Arrival::BySteps, Arrival::AtOnce];
+}
+
+/// What the server tells of slots that it moves at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveAtOnce {
+    /// They are on their way here, or have come.
+    Comes,
+    /// They do not come after all.
+    ComesNot,
+    /// They do not leave after all.
+    LeavesNot,
+    /// They have left, and the server has held back writes until it has read that.
+    HasLeft,
+}
+
 /// A question to another master about slots: see [`Node::questions`](super::Node::questions).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
@@ -72,6 +101,8 @@ pub struct Question {
     pub master: Vec<u8>,
     /// For the answer: see [`Node::answered`](super::Node::answered).
     pub number: u64,
+    /// How the slots have come.
+    pub arrival: Arrival,
     /// The slots.
     pub slots: SlotRuns,
 }

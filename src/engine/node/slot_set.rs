@@ -57,11 +57,6 @@ impl SlotSet {
         slots
     }
 
-    /// Adds the slots of the other set.
-    pub(super) fn add(&mut self, other: &SlotSet) {
-        self.0.iter_mut().zip(other.0.iter()).for_each(|(word, other)| *word |= other);
-    }
-
     /// Keeps only the slots that the other set has too.
     pub(super) fn keep(&mut self, other: &SlotSet) {
         self.0.iter_mut().zip(other.0.iter()).for_each(|(word, other)| *word &= other);

@@ -10,21 +10,28 @@
 //! | `moves`    | it comes, has come, was found, begins to leave | it settles; it is lost         |
 //! | `orphans`  | the first look shows it at nobody              | another master gets it         |
 //! | `given`    | it is lost, and was not only in a move to here | another loses it to a third    |
-//! | `promised` | it is lost while it leaves                     | it is lost again               |
+//! | `handed`   | it is lost while it leaves, or has gone        | it is lost again               |
 //! | `left`     | it no longer comes, and has not come; the      | it is its own, and does not    |
 //! |            | first look shows it leaving                    | leave; another loses it        |
-//! | `kept`     | it is its own when writes go on                | it settles; it begins to leave |
+//! | `kept`     | it stays after it began to leave               | never, until the node restarts |
+//! | `at_once`  | the server says that it comes                  | it settles, or does not come   |
+//! | `gone`     | the server says that it has left               | a look shows that              |
+//! | `disputed` | another master asks about it as its own        | it is lost, or its move begins |
 //!
 //! An own slot is either settled, or has a [`Move`] that says what is still to be done.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::BEAT;
 use super::company::Company;
 use super::other_master::OtherMaster;
-use super::shares::{Footing, SLOTS, Shares, SlotAnswer, SlotRuns};
+use super::shares::{Arrival, Footing, MoveAtOnce, Question, SLOTS, Shares, SlotAnswer, SlotRuns};
 use super::slot_move::{Coming, Move, MoveStage};
 use super::slot_set::{SlotSet, all, runs};
 use crate::engine::{Instant, Millis};
+
+/// How long after another master's question a node has read whose the slot is.
+const YIELDS_IN: Millis = Millis::new(BEAT.get() / 5);
 
 /// What is known of the slots, and the other masters that have them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,11 +54,19 @@ pub(super) struct SlotTable {
     left: BTreeMap<u16, usize>,
     /// Those that this node has lost, and in which it decided.
     given: SlotSet,
-    /// Those of them that were on their way to another master then, which decided there too.
-    promised: BTreeMap<u16, usize>,
-    /// Those that the node still had when its server no longer held back writes. They may be lost
-    /// by now, and their new master may ask late.
+    /// Those of them that left for another master by a move that this node has seen: that
+    /// master, which decided there too or has got all locks, and how.
+    handed: BTreeMap<u16, (usize, Arrival)>,
+    /// Those that were on their way to another master once, and stayed. It may take them late.
     kept: SlotSet,
+    /// Those that are on their way here at once, or have come so: if the other master has not seen
+    /// the end of that, locks may be left there.
+    at_once: SlotSet,
+    /// Those that have left at once, as the server says, until a look shows it.
+    gone: SlotSet,
+    /// Its own that another master has asked about as its own, and when: one of them has not heard
+    /// of the other's epoch yet, or both have the same.
+    disputed: BTreeMap<u16, (usize, Instant)>,
     /// When the node first looked.
     looked_at: Option<Instant>,
 }
@@ -64,16 +79,14 @@ impl SlotTable {
     /// Notes which master has which slots. Slots that the node has at its first look need nothing
     /// more: it had them when it stopped, or waits because it was promoted. Except those that it
     /// found, and those that are on their way to another master: see [`SlotTable::see_leaving`].
-    /// `writes_again`: the server held back writes at the look before, and no longer does.
-    pub(super) fn look(&mut self, shares: &Shares, writes_again: bool, now: Instant) {
+    pub(super) fn look(&mut self, shares: &Shares, now: Instant) {
         let own = SlotSet::of(&shares.own);
-        // If a slot was handed over, the server held back writes up to that moment.
-        if writes_again && self.own.without(&own).is_empty() {
-            self.kept.add(&own);
-        }
-        self.see_lost(&own);
+        let lost = self.own.without(&own);
+        self.see_lost(&lost);
         self.see_others(shares);
+        self.see_gone(&lost);
         self.see_own(shares, own, now);
+        self.see_disputed(now);
         self.see_coming(shares, now);
         self.see_leaving(shares, now);
         self.looked_at.get_or_insert(now);
@@ -113,18 +126,59 @@ impl SlotTable {
     }
 
     /// Slots that the node has lost. It can speak for those in which it decided.
-    fn see_lost(&mut self, own: &SlotSet) {
-        for slot in self.own.without(own) {
+    fn see_lost(&mut self, lost: &[u16]) {
+        for &slot in lost {
             let seen = self.moves.get(&slot).map(|seen| (seen.stage, seen.other));
             self.former[usize::from(slot)] = 0;
             self.given.insert(slot);
-            self.promised.remove(&slot);
+            self.handed.remove(&slot);
             match seen {
                 Some((MoveStage::Came | MoveStage::Found, _)) => self.given.remove(slot),
                 Some((MoveStage::Leaves, Some(target))) => {
-                    self.promised.insert(slot, target);
+                    self.handed.insert(slot, (target, Arrival::BySteps));
                 }
                 _ => {}
+            }
+        }
+    }
+
+    /// Slots that have left at once, just after [`SlotTable::see_others`].
+    fn see_gone(&mut self, lost: &[u16]) {
+        for &slot in lost {
+            let place = usize::from(self.former[usize::from(slot)]).checked_sub(1);
+            if let Some(place) = place.filter(|_| self.gone.has(slot)) {
+                self.handed.insert(slot, (place, Arrival::AtOnce));
+            }
+            self.gone.remove(slot);
+        }
+    }
+
+    /// A slot that stays although another master has asked about it counts as received from that
+    /// master, which may have waited, and decided there.
+    fn see_disputed(&mut self, now: Instant) {
+        let (own, settled, moves) = (&self.own, &mut self.settled, &mut self.moves);
+        let at_once = &mut self.at_once;
+        self.disputed.retain(|slot, (place, since)| {
+            let is_due = own.has(*slot) && since.after(YIELDS_IN) <= now;
+            let asks = |seen: &Move| seen.stage == MoveStage::Found || seen.other == Some(*place);
+            if is_due && !moves.get(slot).is_some_and(asks) {
+                settled.remove(*slot);
+                // Of what that master granted, nothing has moved.
+                at_once.insert(*slot);
+                moves.insert(*slot, Move::new(MoveStage::Came, Some(*place), now));
+            }
+            own.has(*slot) && !is_due
+        });
+    }
+
+    /// Takes what the server tells of slots that it moves at once.
+    pub(super) fn move_at_once(&mut self, step: MoveAtOnce, slots: &SlotRuns) {
+        for slot in all(slots) {
+            match step {
+                MoveAtOnce::Comes => self.at_once.insert(slot),
+                MoveAtOnce::ComesNot => self.at_once.remove(slot),
+                MoveAtOnce::LeavesNot => self.kept.insert(slot),
+                MoveAtOnce::HasLeft => self.gone.insert(slot),
             }
         }
     }
@@ -149,7 +203,7 @@ impl SlotTable {
         self.moves.values_mut().for_each(|seen| seen.notice_pause(now));
         for slot in self.own.without(&self.settled) {
             let former = usize::from(self.former[usize::from(slot)]).checked_sub(1);
-            let former = former.or(self.promised.get(&slot).copied());
+            let former = former.or(self.handed.get(&slot).map(|(to, _)| *to));
             let is_orphan = former.is_none() && self.orphans.has(slot);
             let stage = if is_orphan { MoveStage::Found } else { MoveStage::Came };
             let seen = self.moves.entry(slot).or_insert(Move::new(stage, former, now));
@@ -167,9 +221,17 @@ impl SlotTable {
         for (slot, seen) in &mut self.moves {
             if seen.stage == MoveStage::Leaves && migrating.get(slot).copied() != seen.other {
                 *seen = Move::new(MoveStage::Came, seen.other, now);
+                self.kept.insert(*slot);
             }
         }
-        self.left.retain(|slot, _| !self.own.has(*slot) || migrating.contains_key(slot));
+        let (own, kept) = (&self.own, &mut self.kept);
+        self.left.retain(|slot, _| {
+            let stays = own.has(*slot) && !migrating.contains_key(slot);
+            if stays {
+                kept.insert(*slot);
+            }
+            !stays
+        });
         for (slot, target) in migrating {
             if self.settled.has(slot) {
                 let mut stage = MoveStage::Leaves;
@@ -178,7 +240,6 @@ impl SlotTable {
                     self.left.insert(slot, target);
                 }
                 self.settled.remove(slot);
-                self.kept.remove(slot);
                 self.moves.insert(slot, Move::new(stage, Some(target), now));
             }
         }
@@ -197,15 +258,14 @@ impl SlotTable {
     pub(super) fn asked(
         &mut self,
         name: &[u8],
-        slots: &SlotRuns,
+        (slots, arrival): (&SlotRuns, Arrival),
         now: Instant,
         mut has_locks: impl FnMut(u16) -> bool,
     ) -> [SlotRuns; 2] {
         let place = self.place_of(name);
         let mut known = [BTreeSet::new(), BTreeSet::new()];
         for slot in all(slots).map(|slot| slot % SLOTS) {
-            let is_theirs = usize::from(self.former[usize::from(slot)]) == place + 1;
-            let is_left = self.left.get(&slot) == Some(&place) || self.kept.has(slot);
+            let is_left = self.left.get(&slot) == Some(&place);
             let seen = self.moves.get_mut(&slot).filter(|seen| seen.other == Some(place));
             match seen.map(|seen| (seen.stage, seen)) {
                 Some((MoveStage::Comes, seen)) => {
@@ -213,17 +273,45 @@ impl SlotTable {
                     seen.begin_again(now);
                     known[1].insert(slot);
                 }
-                Some((MoveStage::Leaves, _)) => drop(known[usize::from(is_left)].insert(slot)),
-                Some((MoveStage::Came | MoveStage::Found, _)) | None => {
-                    let is_for_them = self.promised.get(&slot).is_none_or(|to| *to == place);
-                    let is_known = is_for_them && (is_left || self.given.has(slot));
-                    if is_known && is_theirs && !self.own.has(slot) {
-                        known[usize::from(is_left || has_locks(slot))].insert(slot);
+                Some((MoveStage::Leaves, _)) if arrival != Arrival::AtOnce => {
+                    known[usize::from(is_left)].insert(slot);
+                }
+                _ if self.own.has(slot) => {
+                    if arrival != Arrival::NotYet {
+                        self.disputed.entry(slot).or_insert((place, now));
+                    }
+                }
+                _ => {
+                    let is_known = is_left || self.given.has(slot);
+                    if is_known && self.is_theirs(slot, place) {
+                        let is_whole = !is_left && self.has_all_moved(slot, arrival);
+                        known[usize::from(!is_whole || has_locks(slot))].insert(slot);
                     }
                 }
             }
         }
         known.map(runs)
+    }
+
+    /// Whether this node has lost a slot, and this master had it next, as far as the node knows.
+    fn is_theirs(&self, slot: u16, place: usize) -> bool {
+        let is_for_them = self.handed.get(&slot).is_none_or(|(to, _)| *to == place);
+        is_for_them
+            && usize::from(self.former[usize::from(slot)]) == place + 1
+            && !self.own.has(slot)
+    }
+
+    /// Whether all locks have left with a slot. A move by steps may be over before the node has
+    /// seen it. Of a move at once the server tells the end, unless it has given the move up: then
+    /// locks were granted here before the other master took the slot all the same.
+    fn has_all_moved(&self, slot: u16, arrival: Arrival) -> bool {
+        match self.handed.get(&slot) {
+            // A second move may seem complete when the first one is.
+            Some((_, seen)) => {
+                arrival != Arrival::AtOnce || *seen == arrival && !self.kept.has(slot)
+            }
+            None => arrival != Arrival::AtOnce && !self.kept.has(slot),
+        }
     }
 
     /// Takes a master's answer to a question from `at`.
@@ -237,18 +325,26 @@ impl SlotTable {
         }
     }
 
-    /// Which masters to ask now about which slots. They count as asked.
-    pub(super) fn ask(&mut self, now: Instant) -> Vec<(&[u8], SlotRuns)> {
-        let mut asked: BTreeMap<usize, BTreeSet<u16>> = BTreeMap::new();
+    /// The questions to ask now, with this number. They count as asked.
+    pub(super) fn ask(&mut self, number: u64, now: Instant) -> Vec<Question> {
+        let mut asked: BTreeMap<(usize, Arrival), BTreeSet<u16>> = BTreeMap::new();
         for (slot, seen) in &mut self.moves {
             if let Some(other) = seen.other
                 && seen.is_to_ask(now)
             {
-                asked.entry(other).or_default().insert(*slot);
+                let arrival = match seen.stage {
+                    MoveStage::Comes => Arrival::NotYet,
+                    _ if self.at_once.has(*slot) => Arrival::AtOnce,
+                    _ => Arrival::BySteps,
+                };
+                asked.entry((other, arrival)).or_default().insert(*slot);
             }
         }
-        let named = |(other, slots): (usize, _)| (&self.others[other].name[..], runs(slots));
-        asked.into_iter().map(named).collect()
+        let question = |((other, arrival), slots): ((usize, _), _)| {
+            let master = self.others[other].name.clone();
+            Question { master, number, arrival, slots: runs(slots) }
+        };
+        asked.into_iter().map(question).collect()
     }
 
     /// What must be done before the node decides in a slot, just after a look. `longest`: the
@@ -259,6 +355,9 @@ impl SlotTable {
         company: &Company,
         (now, longest): (Instant, Millis),
     ) -> Coming {
+        if self.disputed.contains_key(&slot) {
+            return Coming::Asks;
+        }
         let of_nobody = self.moves.get_mut(&slot).filter(|seen| seen.has_no_origin());
         if of_nobody.is_some_and(|seen| seen.is_in_doubt(company, (now, longest))) {
             return Coming::Asks;
@@ -313,7 +412,7 @@ impl SlotTable {
         for slot in alike {
             if self.moves.get(&slot).is_none_or(Move::is_here) && self.own.has(slot) {
                 self.moves.remove(&slot);
-                self.kept.remove(slot);
+                self.at_once.remove(slot);
                 self.settled.insert(slot);
             }
         }
@@ -331,7 +430,7 @@ impl SlotTable {
 
     /// Whether the node decides in this slot without a further look.
     pub(super) fn is_settled(&self, slot: u16) -> bool {
-        self.settled.has(slot)
+        self.settled.has(slot) && !self.disputed.contains_key(&slot)
     }
 
     pub(super) const fn own(&self) -> &SlotSet {

@@ -15,7 +15,9 @@ use super::company::{Company, Readiness};
 use super::epoch::Epoch;
 use super::pauses::Pauses;
 use super::recovery::jump;
-use super::shares::{Footing, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number};
+use super::shares::{
+    Arrival, Footing, MoveAtOnce, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number,
+};
 use super::slot_move::Coming;
 use super::slot_set::all;
 use super::slot_table::SlotTable;
@@ -74,8 +76,8 @@ impl Slots {
 
     /// Notes which master has which slots.
     fn see(&mut self, shares: &Shares, now: Instant) {
-        let writes_again = self.pauses.look(shares, now);
-        self.table.look(shares, writes_again, now);
+        self.pauses.look(shares, now);
+        self.table.look(shares, now);
         self.company.look(shares, self.table.others(), now);
         self.epoch.look(shares, now);
     }
@@ -91,10 +93,7 @@ impl Slots {
 
     /// The questions to ask now.
     fn questions(&mut self, now: Instant) -> Vec<Question> {
-        let number = question_number(self.boot, now);
-        let question =
-            |(master, slots): (&[u8], _)| Question { master: master.to_vec(), number, slots };
-        self.table.ask(now).into_iter().map(question).collect()
+        self.table.ask(question_number(self.boot, now), now)
     }
 
     /// Whether the node may decide in this slot without a look.
@@ -176,6 +175,14 @@ impl Node {
         }
     }
 
+    /// Takes what the server tells of slots that it moves at once. Those that have left must be
+    /// looked at before anything else.
+    pub fn move_at_once(&mut self, step: MoveAtOnce, moved: &SlotRuns) {
+        if let Some(slots) = &mut self.slots {
+            slots.table.move_at_once(step, moved);
+        }
+    }
+
     /// Takes another master's report.
     pub fn hear(&mut self, name: &[u8], footing: Footing, now: Instant) {
         if let Some(slots) = &mut self.slots {
@@ -189,7 +196,7 @@ impl Node {
     pub fn asked(
         &mut self,
         name: &[u8],
-        slots: &SlotRuns,
+        (slots, arrival): (&SlotRuns, Arrival),
         (now, max_ttl): (Instant, Millis),
         has_locks: impl FnMut(u16) -> bool,
     ) -> Vec<SlotAnswer> {
@@ -198,7 +205,7 @@ impl Node {
         let held = now.until(self.promises.longest());
         let Some(own) = &mut self.slots else { return Vec::new() };
         let Some(up) = own.table.looked_at().map(|at| at.until(now)) else { return Vec::new() };
-        let [moved, left] = own.table.asked(name, slots, now, has_locks);
+        let [moved, left] = own.table.asked(name, (slots, arrival), now, has_locks);
         let moved = SlotAnswer { footing, up, held: Millis::ZERO, slots: moved };
         let left = SlotAnswer { footing: left_behind, up, held, slots: left };
         // The last one is also the node's report.
@@ -327,11 +334,14 @@ impl Node {
         self.slots.as_ref().is_some_and(|slots| slots.owes_epoch(now))
     }
 
-    /// Notes that the epoch was raised. The next report is due at once: it carries the epoch, and
-    /// another master that waits must not take the same.
-    pub fn raised_epoch(&mut self) {
+    /// Notes that the server was told to raise its epoch. `is_highest`: it is higher than that of
+    /// each other master; otherwise it is still to be raised.
+    ///
+    /// The next report is due at once: it carries the epoch, and another master that waits must not
+    /// take the same.
+    pub fn raised_epoch(&mut self, is_highest: bool) {
         if let Some(slots) = &mut self.slots {
-            slots.epoch.raised();
+            slots.epoch.raised(is_highest);
             slots.told = None;
         }
     }
@@ -461,7 +471,7 @@ mod tests {
     fn come(node: &mut Node, slot: u16, now: u64) -> Came {
         node.slots.as_mut().unwrap().pauses.hang.had_none(at(now));
         if node.owes_epoch(at(now)) {
-            node.raised_epoch();
+            node.raised_epoch(true);
         }
         let clocks = Clocks { now: at(now), wall: UnixTime::from_millis(WALL + now) };
         node.come(slot, clocks, (LONGEST, CAUTION)).expect("it keeps no file")
@@ -488,7 +498,7 @@ mod tests {
 
     /// Asks at one instant; `bb` answers at another.
     fn ask(node: &mut Node, (floor, left): (u64, u64), (asked, answered): (u64, u64)) {
-        for Question { master, number, slots } in node.questions(at(asked)) {
+        for Question { master, number, slots, .. } in node.questions(at(asked)) {
             node.answered(&master, number, &answer(floor, left, slots), at(answered));
         }
     }
@@ -728,7 +738,7 @@ mod tests {
         }
         wait(&mut node, over);
         assert!(node.owes_epoch(at(over)), "a move may stay open for ever");
-        node.raised_epoch();
+        node.raised_epoch(true);
         assert!(!node.owes_epoch(at(over)));
         assert_eq!(come(&mut node, 12, over), Came::Decides(true));
         assert_eq!(come(&mut node, 13, over + 5), Came::Decides(false), "one jump is for both");
@@ -829,7 +839,8 @@ mod tests {
         }
         let mut node = node();
         node.sees(&given(), at(600));
-        let answer = node.asked(b"bb", &vec![(9, 9)], (at(700), LONGEST), |_| false);
+        let answer =
+            node.asked(b"bb", (&vec![(9, 9)], Arrival::BySteps), (at(700), LONGEST), |_| false);
         assert_eq!(answer[0].up, Millis::new(700), "since its first look");
     }
 
@@ -854,15 +865,16 @@ mod tests {
     fn a_node_answers_about_slots_that_go_to_who_asks_or_went_there_from_it() {
         let mut node = node();
         let asked = |node: &mut Node, who: &[u8], now| {
-            let slots = vec![(3, 4), (9, 9), (12, 12)];
-            let answers = node.asked(who, &slots, (at(now), LONGEST), |_| false);
+            let slots = vec![(9, 9), (12, 12)];
+            let answers =
+                node.asked(who, (&slots, Arrival::BySteps), (at(now), LONGEST), |_| false);
             answers.into_iter().next().map(|answer| answer.slots)
         };
         assert_eq!(asked(&mut node, b"bb", 100), None, "it never had them");
         node.sees(&given(), at(200));
         assert_eq!(asked(&mut node, b"bb", 200), Some(vec![(9, 9)]));
         node.sees(&Shares { migrating: vec![(3, b"bb".to_vec())], ..given() }, at(300));
-        assert_eq!(asked(&mut node, b"bb", 300), Some(vec![(3, 3), (9, 9)]));
+        assert_eq!(asked(&mut node, b"bb", 300), Some(vec![(9, 9)]));
         assert_eq!(asked(&mut node, b"cc", 300), None, "it has none of them");
         // Another master has had the slot since.
         let others = vec![(b"cc".to_vec(), vec![(9, 9)])];
@@ -892,7 +904,8 @@ mod tests {
             let seen = if is_over { given() } else { Shares { own: vec![(0, 8)], ..coming(12) } };
             other.sees(&Shares { others: given().others, ..seen }, at(180));
             let slots = vec![(9, 9), (12, 12)];
-            let answers = other.asked(b"bb", &slots, (at(200), LONGEST), |_| false);
+            let answers =
+                other.asked(b"bb", (&slots, Arrival::BySteps), (at(200), LONGEST), |_| false);
             let [left, moved] = &answers[..] else { panic!("two: {answers:?}") };
             assert_eq!((&moved.slots, moved.held), (&vec![(9, 9)], Millis::ZERO));
             assert_eq!((&left.slots, left.held), (&vec![(12, 12)], Millis::new(6_900)));
@@ -944,7 +957,10 @@ mod tests {
         other.sees(&Shares { own: vec![(0, 2), (4, 9)], ..theirs }, at(300));
         assert_eq!(other.not_own(&vec![(2, 3)]), [3]);
         for (has_locks, held) in [(false, 0), (true, 6_700)] {
-            let answers = other.asked(b"bb", &vec![(3, 3)], (at(400), LONGEST), |_| has_locks);
+            let answers =
+                other.asked(b"bb", (&vec![(3, 3)], Arrival::BySteps), (at(400), LONGEST), |_| {
+                    has_locks
+                });
             let held = Millis::new(held);
             assert_eq!(answers.iter().map(|answer| answer.held).collect::<Vec<_>>(), [held]);
         }
@@ -958,12 +974,16 @@ mod tests {
         ask(&mut node, (5, 2_000), (100, 100));
         assert!(matches!(come(&mut node, 12, 200), Came::Waits { .. }));
         node.sees(&Shares { migrating: vec![(3, b"cc".to_vec())], ..shares(&[12]) }, at(300));
-        let answers = node.asked(b"cc", &vec![(3, 3)], (at(300), LONGEST), |_| false);
+        let answers =
+            node.asked(b"cc", (&vec![(3, 3)], Arrival::BySteps), (at(300), LONGEST), |_| false);
         assert_eq!(answers[0].footing.left, Millis::ZERO);
         // It lost the slot in the wait, and cannot speak for it.
         let theirs = vec![(b"bb".to_vec(), vec![(10, 19)])];
         node.sees(&Shares { others: theirs, ..shares(&[]) }, at(400));
-        assert_eq!(node.asked(b"bb", &vec![(12, 12)], (at(400), LONGEST), |_| false), []);
+        assert_eq!(
+            node.asked(b"bb", (&vec![(12, 12)], Arrival::BySteps), (at(400), LONGEST), |_| false),
+            []
+        );
     }
 
     /// Regression: the source of a move that crashed decided about older copies of locks that had
@@ -994,7 +1014,10 @@ mod tests {
         node.sees(&nobody, at(300));
         let others = vec![(b"cc".to_vec(), vec![(3, 3)])];
         node.sees(&Shares { others, ..nobody }, at(400));
-        assert!(node.asked(b"cc", &vec![(3, 3)], (at(400), LONGEST), |_| false).is_empty());
+        assert!(
+            node.asked(b"cc", (&vec![(3, 3)], Arrival::BySteps), (at(400), LONGEST), |_| false)
+                .is_empty()
+        );
     }
 
     /// Regression: after a move that was called off, the old master did not know the fences and
@@ -1026,7 +1049,8 @@ mod tests {
         node.sees(&coming(12), at(100));
         ask(&mut node, (5, 0), (100, 101));
         assert_eq!(come(&mut node, 12, 101), Came::Decides(true));
-        let answers = node.asked(b"bb", &vec![(12, 12)], (at(200), LONGEST), |_| false);
+        let answers =
+            node.asked(b"bb", (&vec![(12, 12)], Arrival::BySteps), (at(200), LONGEST), |_| false);
         assert_eq!(answers[0].slots, [(12, 12)]);
         assert_eq!(come(&mut node, 12, 200), Came::Asks);
         node.answered(b"bb", number(199), &answer(5, 0, vec![(12, 12)]), at(201));
@@ -1039,7 +1063,7 @@ mod tests {
             let others = vec![(name.to_vec(), vec![(3, 3), (10, 19)])];
             let own = vec![(0, 2), (4, 9)];
             node.sees(&Shares { own, others, ..Shares::default() }, at(300));
-            node.asked(name, &vec![(3, 3)], (at(300), LONGEST), |_| false)
+            node.asked(name, (&vec![(3, 3)], Arrival::BySteps), (at(300), LONGEST), |_| false)
         };
         for (target, answers) in [(b"bb", 1), (b"cc", 0)] {
             let mut node = node();
@@ -1140,38 +1164,182 @@ mod tests {
         assert!(node.decides_in(5, at(9_100)));
     }
 
-    /// Regression: a move at once failed at the old master, which went on granting, and succeeded
-    /// at the new one, which had hung.
     #[test]
-    fn who_kept_a_slot_after_its_writes_were_held_back_tells_that_locks_may_stay() {
-        for is_handed_over in [false, true] {
+    fn who_held_back_writes_reads_before_it_decides() {
+        let mut node = joined();
+        node.sees(&shares(&[]), at(100));
+        node.sees(&Shares { holds_back: true, ..shares(&[]) }, at(300));
+        assert!(!node.decides_in(5, at(300)), "the slot may be gone when writes go on");
+        node.sees(&shares(&[]), at(500));
+        assert!(!node.decides_in(5, at(599)), "it may not have read that the slot is gone");
+        assert!(node.decides_in(5, at(600)));
+    }
+
+    /// Regressions: a move at once failed at the old master, which went on granting, and succeeded
+    /// at the new one all the same, which had hung: at once, after a restart of the old one, or
+    /// after the slot had gone to a third master, and perhaps come back.
+    #[test]
+    fn only_a_move_at_once_that_is_complete_has_taken_all_locks_along() {
+        let at_master = |name: &[u8]| {
+            let theirs = vec![(name.to_vec(), vec![(5, 5), (10, 19)])];
+            Shares { own: vec![(0, 4), (6, 9)], others: theirs, ..Shares::default() }
+        };
+        let left = |node: &mut Node, now| {
+            let arrivals = [Arrival::BySteps, Arrival::AtOnce].map(|arrival| {
+                let settings = (at(now), LONGEST);
+                let answers = node.asked(b"bb", (&vec![(5, 5)], arrival), settings, |_| false);
+                answers.first().map(|answer| answer.held.get())
+            });
+            arrivals
+                .map(|held| held.map_or("silent", |held| if held == 0 { "all" } else { "some" }))
+        };
+        let granting = || {
             let mut node = joined();
             node.sees(&shares(&[]), at(100));
-            node.sees(&Shares { holds_back: true, ..shares(&[]) }, at(300));
-            assert!(!node.decides_in(5, at(300)), "the slot may be gone when writes go on");
-            let lost = || {
-                let theirs = vec![(b"bb".to_vec(), vec![(5, 5), (10, 19)])];
-                Shares { own: vec![(0, 4), (6, 9)], others: theirs, ..Shares::default() }
-            };
-            node.sees(&if is_handed_over { lost() } else { shares(&[]) }, at(500));
-            assert!(decides(&node, 4));
-            let mut lock = Lock::default();
-            assert!(node.acquire(&mut lock, claim(), b"", at(600)).is_ok());
-            node.sees(&lost(), at(700));
-            // The other may ask after the next such pause.
-            node.sees(&Shares { holds_back: true, ..lost() }, at(750));
-            node.sees(&lost(), at(800));
-            let answers = node.asked(b"bb", &vec![(5, 5)], (at(800), LONGEST), |_| false);
-            let held: Vec<_> = answers.iter().map(|answer| answer.held.get()).collect();
-            assert_eq!(held, [if is_handed_over { 0 } else { 6_800 }]);
-            // Another master may have had it meanwhile.
-            node.sees(&shares(&[]), at(900));
-            node.answered(b"bb", number(900), &answer(0, 0, vec![(5, 5)]), at(900));
-            assert!(matches!(come(&mut node, 5, 900), Came::Decides(_)));
-            node.sees(&lost(), at(1_000));
-            let answers = node.asked(b"bb", &vec![(5, 5)], (at(1_000), LONGEST), |_| false);
-            assert!(answers[0].held.is_zero());
-        }
+            let (mut lock, long) = (Lock::default(), Claim { ttl: Millis::new(9_000), ..claim() });
+            assert!(node.acquire(&mut lock, long, b"", at(600)).is_ok());
+            node
+        };
+        let gone = |node: &mut Node, name: &[u8], now| {
+            node.move_at_once(MoveAtOnce::HasLeft, &vec![(5, 5)]);
+            node.sees(&at_master(name), at(now));
+        };
+        let comes_back = |node: &mut Node, name: &[u8], now| {
+            node.sees(&shares(&[]), at(now));
+            node.answered(name, number(now), &answer(0, 0, vec![(5, 5)]), at(now));
+            assert!(matches!(come(node, 5, now), Came::Decides(_)));
+        };
+        let mut node = granting();
+        gone(&mut node, b"bb", 700);
+        assert_eq!(left(&mut node, 700), ["all", "all"]);
+        comes_back(&mut node, b"bb", 800);
+        node.sees(&at_master(b"bb"), at(900));
+        assert_eq!(left(&mut node, 900), ["all", "some"], "by another move, which is not complete");
+
+        let mut node = granting();
+        node.sees(&at_master(b"bb"), at(700));
+        assert_eq!(left(&mut node, 700), ["all", "some"]);
+
+        let mut node = granting();
+        node.move_at_once(MoveAtOnce::LeavesNot, &vec![(5, 5)]);
+        gone(&mut node, b"bb", 700);
+        assert_eq!(left(&mut node, 700), ["all", "some"], "the first move may be complete");
+
+        let mut node = granting();
+        gone(&mut node, b"cc", 700);
+        node.sees(&at_master(b"bb"), at(800));
+        assert_eq!(left(&mut node, 800), ["silent", "silent"], "a third had it in between");
+
+        let mut node = granting();
+        gone(&mut node, b"cc", 700);
+        comes_back(&mut node, b"cc", 800);
+        node.sees(&at_master(b"bb"), at(900));
+        assert_eq!(left(&mut node, 900), ["all", "some"]);
+    }
+
+    #[test]
+    fn who_gets_a_slot_at_once_says_so_when_it_asks() {
+        let arrivals = |node: &mut Node, now| {
+            let asked = node.questions(at(now)).into_iter();
+            asked.map(|question| (question.arrival, question.slots)).collect::<Vec<_>>()
+        };
+        let mut node = node();
+        node.move_at_once(MoveAtOnce::Comes, &vec![(12, 13)]);
+        node.move_at_once(MoveAtOnce::ComesNot, &vec![(13, 13)]);
+        node.sees(&shares(&[12, 13]), at(100));
+        let both = [(Arrival::BySteps, vec![(13, 13)]), (Arrival::AtOnce, vec![(12, 12)])];
+        assert_eq!(arrivals(&mut node, 100), both);
+        node.answered(b"bb", number(100), &answer(0, 0, vec![(12, 12)]), at(100));
+        assert!(matches!(come(&mut node, 12, 100), Came::Decides(_)));
+        node.sees(&shares(&[13]), at(150));
+        node.sees(&shares(&[12, 13]), at(200));
+        assert_eq!(
+            arrivals(&mut node, 200),
+            [(Arrival::BySteps, vec![(12, 13)])],
+            "by another move"
+        );
+    }
+
+    /// Regressions: two masters had the same epoch, and the one that had hung won the slot back,
+    /// while a lease of the other stood; and while it asked, a slot on its way was refused.
+    #[test]
+    fn who_is_asked_about_a_slot_that_it_has_asks_back() {
+        let mut node = node();
+        let questioned = |node: &mut Node, arrival, now| {
+            assert_eq!(
+                node.asked(b"bb", (&vec![(5, 5)], arrival), (at(now), LONGEST), |_| false),
+                []
+            );
+            decides(node, 5)
+        };
+        node.sees(&shares(&[]), at(100));
+        assert!(questioned(&mut node, Arrival::NotYet, 100), "it has not come there");
+        assert!(!questioned(&mut node, Arrival::BySteps, 100));
+        assert_eq!(come(&mut node, 5, 200), Came::Asks);
+        node.sees(&shares(&[]), at(299));
+        assert_eq!(node.questions(at(299)), [], "it may read that the slot is gone");
+        node.sees(&shares(&[]), at(300));
+        let asked = node.questions(at(300));
+        assert_eq!(asked.len(), 1);
+        assert_eq!((asked[0].arrival, &asked[0].slots), (Arrival::AtOnce, &vec![(5, 5)]));
+        let answer = SlotAnswer { held: Millis::new(500), ..answer(7, 0, vec![(5, 5)]) };
+        node.answered(b"bb", number(300), &answer, at(400));
+        assert!(matches!(come(&mut node, 5, 400), Came::Waits { .. }));
+
+        let mut node = granted_before_a_question();
+        let gone = vec![(b"bb".to_vec(), vec![(5, 5), (10, 19)])];
+        let gone = Shares { own: vec![(0, 4), (6, 9)], others: gone, ..Shares::default() };
+        node.sees(&gone, at(200));
+        let asked = (&vec![(5, 5)], Arrival::BySteps);
+        let answers = node.asked(b"bb", asked, (at(200), LONGEST), |_| false);
+        assert_eq!(answers.len(), 1, "it was only told late that the slot is gone");
+    }
+
+    fn granted_before_a_question() -> Node {
+        let mut node = node();
+        node.sees(&shares(&[]), at(100));
+        let asked = (&vec![(5, 5)], Arrival::BySteps);
+        assert_eq!(node.asked(b"bb", asked, (at(100), LONGEST), |_| false), []);
+        node
+    }
+
+    #[test]
+    fn a_wait_lasts_until_no_other_master_has_as_high_an_epoch() {
+        let mut node = node();
+        node.sees(&shares(&[12]), at(100));
+        ask(&mut node, (5, 1_000), (100, 100));
+        assert!(matches!(come(&mut node, 12, 100), Came::Waits { .. }));
+        assert!(node.owes_epoch(at(200)));
+        node.raised_epoch(false);
+        assert!(node.owes_epoch(at(300)));
+        let mut tied = node.clone();
+        tied.sees(&shares(&[12]), at(9_000));
+        let clocks = tied.date(at(9_000));
+        let came = tied.come(12, clocks, (LONGEST, CAUTION));
+        assert_eq!(came, Ok(waits(1, None)));
+        node.raised_epoch(true);
+        assert!(!node.owes_epoch(at(400)));
+        assert!(matches!(come(&mut node, 12, 9_000), Came::Decides(_)));
+    }
+
+    /// Regression: the new master took the slot when it went on, by a command of the move that had
+    /// been called off.
+    #[test]
+    fn a_slot_that_goes_late_to_where_it_was_on_its_way_once_may_leave_locks() {
+        let mut node = joined();
+        node.sees(&shares(&[]), at(100));
+        node.sees(&leaving(5, b"bb"), at(200));
+        node.sees(&shares(&[]), at(300));
+        node.answered(b"bb", number(300), &answer(0, 0, vec![(5, 5)]), at(300));
+        assert!(matches!(come(&mut node, 5, 300), Came::Decides(_)));
+        let mut lock = Lock::default();
+        assert!(node.acquire(&mut lock, claim(), b"", at(600)).is_ok());
+        let theirs = vec![(b"bb".to_vec(), vec![(5, 5), (10, 19)])];
+        let lost = Shares { own: vec![(0, 4), (6, 9)], others: theirs, ..Shares::default() };
+        node.sees(&lost, at(700));
+        let asked = (&vec![(5, 5)], Arrival::BySteps);
+        let answers = node.asked(b"bb", asked, (at(700), LONGEST), |_| false);
+        assert!(!answers[0].held.is_zero());
     }
 
     /// Regressions: a master that had joined after another died got slots of that one, of which it

@@ -17,7 +17,7 @@ impl Cluster {
         let now = Instant::now();
         let has_heard = master.heard_at.is_some_and(|at| now < at + NODE_TIMEOUT);
         let is_in = now >= master.serves_from && has_heard;
-        if !self.is_able(at) || !is_in || owner == NOBODY {
+        if !self.is_able(at) || !is_in || owner == NOBODY || now < master.holds_until {
             return Reply::Gone;
         }
         match (master.migrating.get(&slot), master.importing.contains_key(&slot)) {
@@ -169,7 +169,7 @@ impl Cluster {
     /// A server deletes names that nobody has used for long.
     pub(super) fn forget_idle(&mut self) {
         let at = self.random.random_range(0..MASTERS);
-        if !self.is_able(at) {
+        if !self.is_able(at) || Instant::now() < self.masters[at].holds_until {
             return;
         }
         let master = &self.masters[at];

@@ -13,8 +13,19 @@ impl Cluster {
         let slots: Vec<u16> = master.owners.keys().filter(owns).copied().collect();
         slots.iter().all(|slot| {
             master.node.decides_in(*slot)
-                || master.waits_in.contains(slot) && !master.found.contains(slot)
+                || master.waits_in.contains(slot)
+                    && !master.found.contains(slot)
+                    && self.is_known_to_be_highest(at)
                 || master.migrating.contains_key(slot)
+        })
+    }
+
+    /// Whether no other master has as high an epoch, and those that run know this one's.
+    fn is_known_to_be_highest(&self, at: usize) -> bool {
+        let epoch = self.masters[at].epochs[at];
+        Cluster::others(at).all(|other| {
+            let its = &self.masters[other].epochs;
+            its[other] < epoch && (!self.is_up(other) || its[at] == epoch)
         })
     }
 
@@ -40,17 +51,9 @@ impl Cluster {
                 let longest = if self.has_taken(at) { MAX_TTL.get() } else { 8_000 };
                 self.stop(at, 50..longest);
             }
-            3..=5 if self.is_able(at) && !self.has_taken(at) => {
+            3..=5 if self.is_able(at) => {
                 let longest = if self.chance(20) { 25_000 } else { 9_000 };
-                let (length, reads_in) = (self.millis(100, longest), self.millis(0, 90));
-                self.note(at, &format!("hangs for {length:?}"));
-                let master = &mut self.masters[at];
-                master.hangs_until = Instant::now() + length;
-                master.reads_from = master.hangs_until + reads_in;
-                if Instant::now() < master.serves_from {
-                    master.serves_from = master.hangs_until + REJOINING;
-                }
-                self.counts.hangs += 1;
+                self.hang(at, longest);
             }
             6 if self.taker.is_none() => {
                 let until = Instant::now() + self.millis(100, 8_000);
@@ -64,6 +67,25 @@ impl Cluster {
             }
             _ => self.give_up(),
         }
+    }
+
+    /// Not a master with a slot that another believes to have: see "Whoever moves slots must take
+    /// some care" in docs/design.md.
+    pub(super) fn hang(&mut self, at: usize, longest: u64) {
+        let owns = |of: usize, slot: &u16| self.masters[of].owners[slot] == of;
+        let claims = |of| moving().iter().any(|slot| owns(at, slot) && owns(of, slot));
+        if Cluster::others(at).any(claims) {
+            return;
+        }
+        let (length, reads_in) = (self.millis(100, longest), self.millis(0, 90));
+        self.note(at, &format!("hangs for {length:?}"));
+        let master = &mut self.masters[at];
+        master.hangs_until = Instant::now() + length;
+        master.reads_from = master.hangs_until + reads_in;
+        if Instant::now() < master.serves_from {
+            master.serves_from = master.hangs_until + REJOINING;
+        }
+        self.counts.hangs += 1;
     }
 
     pub(super) fn start_again(&mut self, at: usize) {
@@ -83,6 +105,7 @@ impl Cluster {
             hear_all(&mut master.node, at);
         }
         (master.serves_from, master.heard_at) = (now + REJOINING, Some(now));
+        (master.hands_over, master.holds_until) = (None, now);
         master.has_looked = false;
         master.waits_in.clear();
         // A server takes each slot that no master has, if it has keys there.

@@ -3,20 +3,71 @@
 use super::*;
 
 impl Cluster {
-    /// Begins a move, unless the slot's master does not decide there yet: see "Whoever moves slots
-    /// must take some care" in docs/design.md.
-    pub(super) fn begin_move(&mut self) {
+    /// A slot that may be moved now, its master, and another one: its master decides there. See
+    /// "Whoever moves slots must take some care" in docs/design.md.
+    fn movable(&mut self) -> Option<(u16, usize, usize)> {
         let slots: Vec<u16> = moving().into_iter().collect();
         let slot = slots[self.random.random_range(0..slots.len())];
         let is_agreed = |at: &usize| {
             self.is_able(*at) && self.masters.iter().all(|master| master.owners[&slot] == *at)
         };
-        let Some(from) = (0..MASTERS).find(is_agreed) else { return };
-        let is_busy = self.moves.iter().any(|one| one.slot == slot);
+        let from = (0..MASTERS).find(is_agreed)?;
+        let hands_over = |one: &Master| one.hands_over.map(|(slot, _)| slot);
+        let mut handed = self.masters.iter().filter_map(hands_over);
+        let is_busy = match self.plan.faults {
+            // Two masters that take slots at the same time may take the same epoch.
+            0 => handed.next().is_some(),
+            _ => handed.any(|its| its == slot),
+        };
+        let is_busy = is_busy || self.moves.iter().any(|one| one.slot == slot);
         if is_busy || !self.masters[from].node.decides_in(slot) {
+            return None;
+        }
+        Some((slot, from, (from + self.random.random_range(1..MASTERS)) % MASTERS))
+    }
+
+    /// Redis 8.4 and Valkey 9: the servers move a slot with all its keys.
+    pub(super) fn move_at_once(&mut self) {
+        let is_new = self.started_at.elapsed() < Duration::from_secs(1);
+        if is_new || self.plan.faults == 0 && !self.moves.is_empty() {
             return;
         }
-        let to = (from + self.random.random_range(1..MASTERS)) % MASTERS;
+        let Some((slot, from, to)) = self.movable() else { return };
+        let is_ready = |at: usize| {
+            let master = &self.masters[at];
+            master.has_looked
+                && self.is_able(at)
+                && master.hands_over.is_none()
+                && master.importing.is_empty()
+                && master.migrating.is_empty()
+        };
+        if !is_ready(from) || !is_ready(to) || self.claims_more(to) {
+            return;
+        }
+        // Both have had the time to look whose it is.
+        self.look(from);
+        self.look(to);
+        self.note(from, &format!("hands slot {slot} over to {to} at once"));
+        let source = &self.masters[from].node;
+        let of_slot = |name: &usize| slot_of(NAMES[*name]) == slot;
+        let key = |name| source.locks.get(NAMES[name]).map(|lock| (name, source.encode(lock, 0)));
+        let keys = (0..NAMES.len()).filter(of_slot).filter_map(key).collect();
+        let until = Instant::now() + Duration::from_secs(3);
+        self.masters[to].node.engine.move_at_once(MoveAtOnce::Comes, &runs([slot]));
+        let master = &mut self.masters[from];
+        (master.hands_over, master.holds_until) = (Some((slot, to)), until);
+        self.send(from, to, Mail::TakeOver { slot, keys, until });
+        if self.plan.faults > 0 && self.chance(40) {
+            self.hang(to, 9_000);
+        }
+        if self.plan.faults > 0 && self.chance(20) {
+            self.hang(from, 25_000);
+        }
+    }
+
+    /// Begins a move by steps.
+    pub(super) fn begin_move(&mut self) {
+        let Some((slot, from, to)) = self.movable() else { return };
         // In both directions at once, the floors would rise faster than time.
         let is_against = |one: &Move| one.to == from || one.from == to;
         let receives = !self.masters[from].importing.is_empty();
@@ -269,6 +320,7 @@ impl Cluster {
         let highest = master.epochs.into_iter().fold(master.current_epoch, u64::max);
         if master.epochs[at] != highest {
             (master.epochs[at], master.current_epoch) = (highest + 1, highest + 1);
+            self.note(at, &format!("has epoch {}", highest + 1));
         }
     }
 
@@ -284,6 +336,9 @@ impl Cluster {
         if !self.is_able(to) || !self.masters[to].has_looked || owners.any(|at| self.is_up(at)) {
             return;
         }
+        if !self.knows_epochs(to) {
+            return;
+        }
         let living: Vec<_> = (0..MASTERS).filter(|at| self.is_up(*at)).collect();
         let is_majority = 2 * living.len() > MASTERS;
         if !is_majority || self.claims_more(to) || !living.iter().all(|at| self.is_able(*at)) {
@@ -291,6 +346,8 @@ impl Cluster {
             return;
         }
         self.moves.retain(|one| one.slot != slot);
+        // It has had the time to look whose it was.
+        self.look(to);
         self.note(to, &format!("takes slot {slot}, which has no living master"));
         if self.chance(50) {
             self.assign(slot, to);
@@ -324,7 +381,11 @@ impl Cluster {
         if !is_last || !self.is_able(to) || !master.has_looked || is_moving || !self.may_stop(to) {
             return;
         }
+        if !self.knows_epochs(to) {
+            return;
+        }
         self.moves.clear();
+        self.look(to);
         self.note(to, "takes every slot of the others");
         let (now, raises) = (Instant::now(), self.chance(50));
         let slots: Vec<u16> = self.masters[to].owners.keys().copied().collect();
@@ -343,6 +404,11 @@ impl Cluster {
         for other in Cluster::others(to) {
             self.masters[other].is_to_start_at = Some(stops_at + self.millis(0, 1_500));
         }
+    }
+
+    /// Whether it has heard of the last epoch of each other master.
+    fn knows_epochs(&self, at: usize) -> bool {
+        Cluster::others(at).all(|it| self.masters[at].epochs[it] == self.masters[it].epochs[it])
     }
 
     /// The master that took all stops. It is started again within the longest lease: see "Whoever

@@ -76,10 +76,12 @@ impl Cluster {
                     self.correct(to, &said);
                     self.resolve_collision(to, &said);
                 }
+                let owner = said.owner;
                 let lost = self.masters[to].learn(to, said);
-                lost.into_iter().for_each(|slot| self.delete_keys(to, slot));
+                lost.into_iter().for_each(|slot| self.lose(to, slot, owner));
             }
             Mail::Acquire { name, ttl, sent_at } => self.try_at(to, name, ttl, sent_at),
+            Mail::TakeOver { slot, keys, until } => self.take_over((from, to), slot, keys, until),
             Mail::Restore { name, bytes } => {
                 let slot = slot_of(NAMES[name]);
                 if self.masters[to].importing.contains_key(&slot) {
@@ -88,6 +90,42 @@ impl Cluster {
                 }
             }
         }
+    }
+
+    /// A slot has gone to another master, which may be where it was handed over to.
+    fn lose(&mut self, at: usize, slot: u16, to: usize) {
+        self.delete_keys(at, slot);
+        let master = &mut self.masters[at];
+        if master.hands_over == Some((slot, to)) {
+            (master.hands_over, master.holds_until) = (None, Instant::now());
+            master.node.engine.move_at_once(MoveAtOnce::HasLeft, &runs([slot]));
+            self.look(at);
+        }
+    }
+
+    /// The server takes a slot with its keys, unless it has heard that another master than the
+    /// sender has it.
+    fn take_over(
+        &mut self,
+        (from, to): (usize, usize),
+        slot: u16,
+        keys: Vec<(usize, Vec<u8>)>,
+        until: Instant,
+    ) {
+        if self.masters[to].owners[&slot] != from {
+            self.masters[to].node.engine.move_at_once(MoveAtOnce::ComesNot, &runs([slot]));
+            return;
+        }
+        self.note(to, &format!("takes slot {slot} over at once"));
+        self.delete_keys(to, slot);
+        for (name, bytes) in keys {
+            self.masters[to].node.receive_key(NAMES[name], &bytes, true);
+        }
+        self.assign(slot, to);
+        self.masters[to].node.engine.move_at_once(MoveAtOnce::Comes, &runs([slot]));
+        let is_late = until <= Instant::now();
+        self.counts.taken_late += u64::from(is_late);
+        self.counts.moved_at_once += u64::from(!is_late);
     }
 
     /// The server deletes the keys of a slot that it has lost.
@@ -157,6 +195,10 @@ impl Cluster {
     pub(super) fn tick(&mut self, at: usize) {
         let (now, broken) = (Instant::now(), self.plan.broken);
         let master = &mut self.masters[at];
+        let failed = master.hands_over.take_if(|_| master.holds_until <= now);
+        if let Some((slot, _)) = failed.filter(|_| broken != Broken::BelievesLateTakers) {
+            master.node.engine.move_at_once(MoveAtOnce::LeavesNot, &runs([slot]));
+        }
         master.node.retry_state();
         if !master.node.engine.has_moving_slots() && now < master.looked_at + PAUSE {
             return;
@@ -165,11 +207,14 @@ impl Cluster {
         self.come_to_all(at);
         let node = &mut self.masters[at].node;
         let owes_epoch = node.engine.owes_epoch(node.clocks().now);
-        if owes_epoch {
-            node.engine.raised_epoch();
-        }
-        if owes_epoch && ![Broken::KeepsItsEpoch, Broken::TellsItsEpochLate].contains(&broken) {
+        if owes_epoch && broken != Broken::KeepsItsEpoch {
             self.raise_epoch(at);
+        }
+        if owes_epoch {
+            let master = &mut self.masters[at];
+            let highest = Cluster::others(at).map(|other| master.epochs[other]).max();
+            let is_highest = Some(master.epochs[at]) > highest || broken != Broken::Nothing;
+            master.node.engine.raised_epoch(is_highest);
         }
         self.ask_others(at);
         let node = &mut self.masters[at].node;
@@ -182,9 +227,6 @@ impl Cluster {
             for other in Cluster::others(at) {
                 self.send(at, other, Mail::Text(text.clone()));
             }
-        }
-        if owes_epoch && broken == Broken::TellsItsEpochLate {
-            self.raise_epoch(at);
         }
     }
 
@@ -211,12 +253,15 @@ impl Cluster {
                 self.masters[to].node.engine.answered(&name, number, &answer, now);
                 self.come_to_all(to);
             }
-            SlotMessage::Question { number, slots } => {
+            SlotMessage::Question { number, arrival, slots } => {
+                let believes = broken == Broken::BelievesLateTakers;
+                let arrival = if believes { Arrival::BySteps } else { arrival };
                 self.look(to);
                 let node = &mut self.masters[to].node;
                 let left: BTreeSet<u16> = node.locks.keys().map(|name| slot_of(name)).collect();
                 let has_locks = |slot| left.contains(&slot);
-                let mut answers = node.engine.asked(&name, &slots, (now, MAX_TTL), has_locks);
+                let mut answers =
+                    node.engine.asked(&name, (&slots, arrival), (now, MAX_TTL), has_locks);
                 if broken == Broken::AnswersForAll {
                     let footing = Footing {
                         floor: node.engine.promises().floor(),
@@ -243,8 +288,8 @@ impl Cluster {
     pub(super) fn ask_others(&mut self, at: usize) {
         let node = &mut self.masters[at].node;
         let asked_at = node.clocks().now;
-        for Question { master, number, slots } in node.engine.questions(asked_at) {
-            let text = SlotMessage::Question { number, slots }.to_string();
+        for Question { master, number, arrival, slots } in node.engine.questions(asked_at) {
+            let text = SlotMessage::Question { number, arrival, slots }.to_string();
             self.send(at, number_of(&master), Mail::Text(text));
         }
     }
@@ -348,7 +393,7 @@ impl Master {
             found: runs(self.found.iter().copied()),
             others,
             had_none: self.had_none,
-            holds_back: false,
+            holds_back: self.holds_until > Instant::now(),
             idle: idle.into_iter().map(|(name, _)| name).collect(),
             importing: names(&self.importing),
             migrating: names(&self.migrating),

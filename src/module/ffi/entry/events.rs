@@ -6,6 +6,8 @@ use std::ptr::read;
 
 use redis_module::raw;
 
+use super::{at_once, is_valkey};
+use crate::engine::MoveAtOnce;
 use crate::module::ffi::cluster::MESSAGE;
 use crate::module::ffi::{Context, OK, call, guard_in_server, slice};
 use crate::module::{events, slots};
@@ -26,9 +28,12 @@ const SUBSCRIPTIONS: &[(u64, Callback)] = &[
     (raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica),
 ];
 
-/// With this event Redis from 8.4 on reports that it empties slots that have moved to another node,
-/// and Valkey from 9.0 on reports the progress of a move. Older servers do not offer it.
-const SLOTS_MOVE: u64 = 19;
+/// With these events Redis from 8.4 on reports the progress of a move of slots at once, and that it
+/// empties slots that have moved to another node. Older servers do not offer them.
+const REDIS_MIGRATION: u64 = 18;
+const REDIS_TRIM: u64 = 19;
+/// With this event Valkey from 9.0 on reports the progress of a move of slots at once.
+const VALKEY_MIGRATION: u64 = 19;
 
 /// Subscribes to all of them.
 ///
@@ -45,7 +50,12 @@ pub(super) unsafe fn subscribe(context: *mut raw::RedisModuleCtx) -> Result<(), 
             return Err(format!("the server does not offer event {id}"));
         }
     }
-    listen(SLOTS_MOVE, on_slots);
+    if is_valkey() {
+        listen(VALKEY_MIGRATION, on_valkey_migration);
+    } else {
+        listen(REDIS_MIGRATION, on_redis_migration);
+        listen(REDIS_TRIM, on_trim);
+    }
     // SAFETY: the loading context; the callback is static.
     unsafe {
         call!(RedisModule_RegisterClusterMessageReceiver(context, MESSAGE, Some(on_message)))
@@ -53,7 +63,7 @@ pub(super) unsafe fn subscribe(context: *mut raw::RedisModuleCtx) -> Result<(), 
     Ok(())
 }
 
-unsafe extern "C" fn on_slots(
+unsafe extern "C" fn on_trim(
     _context: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     _subevent: u64,
@@ -61,6 +71,50 @@ unsafe extern "C" fn on_slots(
 ) {
     // SAFETY: the server calls this under its lock.
     unsafe { guard_in_server("a move of slots", (), events::slots_moved) };
+}
+
+unsafe extern "C" fn on_redis_migration(
+    context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    let step = match subevent {
+        0 | 2 => Some(MoveAtOnce::Comes),
+        1 => Some(MoveAtOnce::ComesNot),
+        4 => Some(MoveAtOnce::LeavesNot),
+        5 => Some(MoveAtOnce::HasLeft),
+        _ => None,
+    };
+    if let Some(step) = step {
+        // SAFETY: the server passes the data of this event.
+        let slots = unsafe { at_once::redis_slots(data) };
+        // SAFETY: the server passes a context that lasts for this callback.
+        unsafe { Context::enter(context, "a move of slots", |it| slots::moves(it, step, &slots)) };
+    }
+}
+
+unsafe extern "C" fn on_valkey_migration(
+    context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    // SAFETY: the server calls this under its lock.
+    unsafe { guard_in_server("a move of slots", (), events::slots_moved) };
+    let step = match subevent {
+        0 | 4 => Some(MoveAtOnce::Comes),
+        2 => Some(MoveAtOnce::ComesNot),
+        3 => Some(MoveAtOnce::LeavesNot),
+        5 => Some(MoveAtOnce::HasLeft),
+        _ => None,
+    };
+    if let Some(step) = step {
+        // SAFETY: the server passes the data of this event.
+        let slots = unsafe { at_once::valkey_slots(data) };
+        // SAFETY: the server passes a context that lasts for this callback.
+        unsafe { Context::enter(context, "a move of slots", |it| slots::moves(it, step, &slots)) };
+    }
 }
 
 unsafe extern "C" fn on_message(

@@ -1,6 +1,7 @@
 //! Loading: the function that the server calls first, and everything that is registered with it.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
+mod at_once;
 mod events;
 mod locks;
 mod options;
