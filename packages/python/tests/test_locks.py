@@ -726,6 +726,36 @@ def test_a_guard_that_nobody_has_any_more_gives_the_lock_back(locker: Locker, na
         assert guard.fence > fence
 
 
+def test_a_block_whose_loop_was_closed_gives_the_lock_back(locker: Locker, name: str) -> None:
+    # It ended with a RuntimeError of asyncio on stderr.
+    async def work(entered: asyncio.Event) -> None:
+        async with locker.lock(name):
+            entered.set()
+            await asyncio.Event().wait()
+
+    async def begin() -> asyncio.Task[None]:
+        entered = asyncio.Event()
+        task = asyncio.ensure_future(work(entered))
+        await entered.wait()
+        return task
+
+    said: list[Any] = []
+    loop, hook = asyncio.new_event_loop(), sys.unraisablehook
+    sys.unraisablehook = said.append
+    try:
+        task = loop.run_until_complete(begin())
+        loop.close()
+        # It complains that it is pending.
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        del task, loop
+        gc.collect()
+    finally:
+        sys.unraisablehook = hook
+    assert not said
+    locker.settle()
+    locker.try_acquire(name).release()
+
+
 def test_whoever_watches_a_lease_keeps_its_lock(locker: Locker, name: str) -> None:
     lost = locker.acquire(name).lost
     gc.collect()

@@ -147,7 +147,8 @@ class _Settings(NamedTuple):
         return f"{user}:{password}@" if user or password else ""
 
     def place(self) -> str:
-        host = self.all.get("host")
+        # A pool that was made without one has the default of redis-py.
+        host = self.all.get("host", "localhost")
         if not host:
             raise _Unclear("it names no host")
         host = f"[{host}]" if ":" in host else host

@@ -62,7 +62,8 @@ class Lost(_Lost):
     def call(self, callback: Callable[[str], object]) -> None:
         """Calls `callback(reason)` when the lease is lost, in a thread of this package.
 
-        It is not called for a release. All callbacks share that thread, so keep them short.
+        It is not called for a release. All callbacks share that thread, so keep them short. Several
+        are called in any order.
         """
         callback = function(callback)
 
@@ -85,6 +86,7 @@ class AsyncLost(_Lost):
         """Calls `callback(reason)` in the running event loop when the lease is lost.
 
         A coroutine function is refused: to await something, make a task that awaits `wait()`.
+        Several callbacks are called in any order.
         """
         callback = function(callback)
 

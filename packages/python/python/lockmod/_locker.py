@@ -461,7 +461,8 @@ class Lock(_lockmod.Blocks):
     A signal handler that raises, as that of Ctrl-C does, leaves no lock behind: not while the block
     begins, nor while it ends. CPython can still run a handler directly before it calls `__exit__`
     (before 3.11) or directly after `__enter__` (from 3.14 on). If it raises there, the lock is held
-    for as long as this object lives.
+    for as long as this object lives. The same if a loop is closed while a task is in a block
+    (`asyncio.run` cancels such tasks first).
 
     >>> lock = locker.lock("report-9")
     >>> with lock as guard:
@@ -511,7 +512,12 @@ class Lock(_lockmod.Blocks):
         is_here = self._forks == _forks
         guard = None if is_here else self._first()
         if guard is None:
-            guard = self._leave(asyncio.current_task())
+            try:
+                task = asyncio.current_task()
+            except RuntimeError:
+                # The task is collected after its loop was closed, and the guard releases with it.
+                return
+            guard = self._leave(task)
         await guard.__aexit__(kind, error, trace)
 
 
