@@ -157,12 +157,14 @@ pub(super) async fn answering(locker: &Locker, cluster: &mut LocalNodes) -> Resu
     }
 }
 
-/// Some nodes and their folder, both removed when this is dropped.
+/// Some nodes and their folder, both removed when this is dropped; but not the folder of nodes that
+/// have all ended on their own.
 pub(super) struct LocalNodes {
     pub(super) folder: PathBuf,
     server: PathBuf,
     module: PathBuf,
     layout: Layout,
+    keeps_folder: bool,
     pub(super) nodes: Vec<Node>,
 }
 
@@ -206,7 +208,8 @@ impl LocalNodes {
         fs::create_dir(&folder).map_err(|error| {
             Failure::new(Failure::FAILED, format!("cannot make {}: {error}", folder.display()))
         })?;
-        Ok(LocalNodes { folder, server: args.server.clone(), module, layout, nodes })
+        let (server, keeps_folder) = (args.server.clone(), false);
+        Ok(LocalNodes { folder, server, module, layout, keeps_folder, nodes })
     }
 
     /// The URLs of the nodes.
@@ -370,7 +373,9 @@ impl LocalNodes {
                 warn(text, false);
             }
         }
-        Err(Failure::new(Failure::FAILED, "no node is left"))
+        self.keeps_folder = true;
+        let text = format!("no node is left; their files stay in {}", self.folder.display());
+        Err(Failure::new(Failure::FAILED, text))
     }
 
     /// The last lines of a server's log.
@@ -451,7 +456,9 @@ impl Drop for LocalNodes {
                 let _ = process.start_kill();
             }
         }
-        // What cannot be removed is left to the cleaning of the folder for temporary files.
-        let _ = fs::remove_dir_all(&self.folder);
+        if !self.keeps_folder {
+            // What cannot be removed is left to the cleaning of the folder for temporary files.
+            let _ = fs::remove_dir_all(&self.folder);
+        }
     }
 }

@@ -363,6 +363,30 @@ fn local_nodes_live_until_ctrl_c() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// Regression: the log that it named was gone.
+#[test]
+fn the_files_of_local_nodes_that_have_all_died_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockmod"));
+    command.args(["nodes", "--count", "1", "--module"]).arg(module_path());
+    command.arg("--server").arg(server_binary()).env("TMPDIR", folder.path());
+    let mut child = start(command);
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut lines = String::new();
+    for _ in 0..2 {
+        std::io::BufRead::read_line(&mut out, &mut lines).unwrap();
+    }
+    let (_, url) = lines.trim().split_once("LOCKMOD_NODES=").unwrap();
+    let mut node = Client::open(url).unwrap().get_connection().unwrap();
+    // It ends, and does not answer.
+    let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").exec(&mut node);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    let said = text(&output.stderr);
+    let (_, place) = said.trim().split_once("their files stay in ").expect(&said);
+    assert!(Path::new(place).join("node-1/redis.log").exists(), "{said}");
+}
+
 /// Regression: they kept running after `lockmod nodes` was killed, and the list that it printed was
 /// refused.
 #[test]
