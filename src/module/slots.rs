@@ -10,7 +10,7 @@ use super::ffi::{Args, Context, Level};
 use super::process::Process;
 use super::{clock, config, process, start};
 use crate::engine::{
-    Arrival, Came, Millis, MoveAtOnce, QuarantineReason, Question, Refusal, SlotRuns,
+    Came, Millis, MoveAtOnce, Passage, QuarantineReason, Question, Refusal, SlotRuns,
 };
 use crate::wire::slots::{SlotMessage, has_highest_epoch, read_message, read_shares, slot_of};
 
@@ -114,20 +114,26 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
             });
             come_to_all(context);
         }
-        Some(SlotMessage::Question { number, arrival, slots })
+        Some(SlotMessage::Question { number, passage, slots })
             if has_begun && can_answer(context) =>
         {
             look(context);
-            answer(context, (sender, number), (&slots, arrival));
+            answer(context, (sender, number), (&slots, passage));
         }
         Some(SlotMessage::Answer { .. } | SlotMessage::Question { .. }) | None => {}
     }
 }
 
-/// Takes what the server tells of slots that it moves at once.
-pub(super) fn moves(context: &mut Context<'_>, step: MoveAtOnce, slots: &SlotRuns) {
+/// Takes what the server tells of slots that it moves at once; `to`: as in
+/// [`Node::move_at_once`](crate::engine::Node::move_at_once).
+pub(super) fn moves(
+    context: &mut Context<'_>,
+    step: MoveAtOnce,
+    slots: &SlotRuns,
+    to: Option<&[u8]>,
+) {
     let server = context.in_server();
-    process::with(server, |process| process.node.move_at_once(step, slots));
+    process::with(server, |process| process.node.move_at_once(step, slots, to));
     if step == MoveAtOnce::HasLeft && process::with(server, |process| process.node.has_looked()) {
         look(context);
     }
@@ -143,7 +149,7 @@ fn can_answer(context: &Context<'_>) -> bool {
 fn answer(
     context: &mut Context<'_>,
     (sender, number): (&[u8], u64),
-    (slots, arrival): (&SlotRuns, Arrival),
+    (slots, passage): (&SlotRuns, Passage),
 ) {
     let server = context.in_server();
     let mut left = BTreeSet::new();
@@ -154,7 +160,7 @@ fn answer(
     }
     let now = (clock::now(), config::max_ttl());
     let answers = process::with(server, |process| {
-        process.node.asked(sender, (slots, arrival), now, |slot| left.contains(&slot))
+        process.node.asked(sender, (slots, passage), now, |slot| left.contains(&slot))
     });
     for answer in answers {
         let answer = SlotMessage::Answer { number, answer };
@@ -166,8 +172,8 @@ fn answer(
 fn ask_others(context: &mut Context<'_>) {
     let now = clock::now();
     let questions = process::with(context.in_server(), |process| process.node.questions(now));
-    for Question { master, number, arrival, slots } in questions {
-        let question = SlotMessage::Question { number, arrival, slots };
+    for Question { master, number, passage, slots } in questions {
+        let question = SlotMessage::Question { number, passage, slots };
         context.tell_cluster(Some(&master), &question.to_string());
     }
 }

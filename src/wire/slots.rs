@@ -7,7 +7,7 @@
 use super::request::number;
 use std::fmt;
 
-use crate::engine::{Arrival, Fence, Footing, Millis, SLOTS, Shares, SlotAnswer, SlotRuns};
+use crate::engine::{Fence, Footing, Millis, Passage, SLOTS, Shares, SlotAnswer, SlotRuns};
 
 /// The slot of a name.
 pub fn slot_of(name: &[u8]) -> u16 {
@@ -112,7 +112,7 @@ pub enum SlotMessage {
         /// Tells the sender when it asked.
         number: u64,
         /// How the slots have come.
-        arrival: Arrival,
+        passage: Passage,
         /// The slots.
         slots: SlotRuns,
     },
@@ -130,8 +130,8 @@ impl fmt::Display for SlotMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(PREFIX)?;
         match self {
-            SlotMessage::Question { number, arrival, .. } => {
-                write!(f, " {} {number}", ask(*arrival))?
+            SlotMessage::Question { number, passage, .. } => {
+                write!(f, " {} {number}", ask(*passage))?
             }
             SlotMessage::Report(footing)
             | SlotMessage::Answer { answer: SlotAnswer { footing, .. }, .. } => {
@@ -158,10 +158,10 @@ pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
     let mut words = text.strip_prefix(PREFIX)?.strip_prefix(' ')?.split(' ');
     let count = |word: Option<&str>| number(word?.as_bytes());
     let first = words.next()?;
-    if let Some(arrival) = Arrival::ALL.into_iter().find(|arrival| ask(*arrival) == first) {
+    if let Some(passage) = Passage::ALL.into_iter().find(|passage| ask(*passage) == first) {
         let number = count(words.next())?;
         let slots = words.filter_map(read_range).collect();
-        return Some(SlotMessage::Question { number, arrival, slots });
+        return Some(SlotMessage::Question { number, passage, slots });
     }
     let floor = Fence::new(count(Some(first))?)?;
     let left = Millis::new(count(words.next())?);
@@ -177,11 +177,11 @@ pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
 const PREFIX: &str = "lockmod";
 
 /// The word of a question.
-const fn ask(arrival: Arrival) -> &'static str {
-    match arrival {
-        Arrival::NotYet => "ask",
-        Arrival::BySteps => "ask-came",
-        Arrival::AtOnce => "ask-at-once",
+const fn ask(passage: Passage) -> &'static str {
+    match passage {
+        Passage::NotYet => "ask",
+        Passage::BySteps => "ask-came",
+        Passage::AtOnce => "ask-at-once",
     }
 }
 
@@ -248,15 +248,15 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
         fn a_message_is_read_as_it_was_sent(
             floor in 0..=Fence::MAX.get(),
             (left, longest, number) in any::<(u64, u64, u64)>(),
-            arrival in 0..Arrival::ALL.len(),
+            passage in 0..Passage::ALL.len(),
             slots in proptest::collection::vec((0..100_u16, 100..SLOTS), 0..4),
         ) {
             let (left, longest) = (Millis::new(left), Millis::new(longest));
             let footing = Footing { floor: Fence::new(floor).unwrap(), left, longest };
-            let arrival = Arrival::ALL[arrival];
+            let passage = Passage::ALL[passage];
             for message in [
                 SlotMessage::Report(footing),
-                SlotMessage::Question { number, arrival, slots: slots.clone() },
+                SlotMessage::Question { number, passage, slots: slots.clone() },
                 SlotMessage::Answer {
                     number,
                     answer: SlotAnswer { footing, up: left, held: longest, slots },

@@ -53,7 +53,7 @@ pub use recovery::{Found, Loaded, Recovery, Saved, Stopped, promote, recover, st
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use serving::{Effect, Gate, Look, NextCalls, Parting, Turning};
 pub use shares::{
-    Arrival, Footing, MoveAtOnce, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number,
+    Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number,
 };
 pub use slots::{Came, Slots};
 pub use start::{Begun, Caution, Warning};

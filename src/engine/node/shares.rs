@@ -67,7 +67,7 @@ pub struct SlotAnswer {
 
 /// How slots have come to a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Arrival {
+pub enum Passage {
     /// They have not: they are on their way.
     NotYet,
     /// Key by key, or without keys, by commands at both masters.
@@ -76,9 +76,9 @@ pub enum Arrival {
     AtOnce,
 }
 
-impl Arrival {
+impl Passage {
     /// All of them.
-    pub const ALL: [Arrival; 3] = [Arrival::NotYet, Arrival::BySteps, Arrival::AtOnce];
+    pub const ALL: [Passage; 3] = [Passage::NotYet, Passage::BySteps, Passage::AtOnce];
 }
 
 /// What the server tells of slots that it moves at once.
@@ -102,7 +102,7 @@ pub struct Question {
     /// For the answer: see [`Node::answered`](super::Node::answered).
     pub number: u64,
     /// How the slots have come.
-    pub arrival: Arrival,
+    pub passage: Passage,
     /// The slots.
     pub slots: SlotRuns,
 }

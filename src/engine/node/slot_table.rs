@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::BEAT;
 use super::company::Company;
 use super::other_master::OtherMaster;
-use super::shares::{Arrival, Footing, MoveAtOnce, Question, SLOTS, Shares, SlotAnswer, SlotRuns};
+use super::shares::{Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns};
 use super::slot_move::{Coming, Move, MoveStage};
 use super::slot_set::{SlotSet, all, runs};
 use crate::engine::{Instant, Millis};
@@ -56,14 +56,15 @@ pub(super) struct SlotTable {
     given: SlotSet,
     /// Those of them that left for another master by a move that this node has seen: that
     /// master, which decided there too or has got all locks, and how.
-    handed: BTreeMap<u16, (usize, Arrival)>,
+    handed: BTreeMap<u16, (usize, Passage)>,
     /// Those that were on their way to another master once, and stayed. It may take them late.
     kept: SlotSet,
     /// Those that are on their way here at once, or have come so: if the other master has not seen
     /// the end of that, locks may be left there.
     at_once: SlotSet,
-    /// Those that have left at once, as the server says, until a look shows it.
-    gone: SlotSet,
+    /// Those that have left at once, as the server says, until a look shows it; and for which
+    /// master, if the server does not compare that with who has them now.
+    gone: BTreeMap<u16, Option<usize>>,
     /// Its own that another master has asked about as its own, and when: one of them has not heard
     /// of the other's epoch yet, or both have the same.
     disputed: BTreeMap<u16, (usize, Instant)>,
@@ -135,7 +136,7 @@ impl SlotTable {
             match seen {
                 Some((MoveStage::Came | MoveStage::Found, _)) => self.given.remove(slot),
                 Some((MoveStage::Leaves, Some(target))) => {
-                    self.handed.insert(slot, (target, Arrival::BySteps));
+                    self.handed.insert(slot, (target, Passage::BySteps));
                 }
                 _ => {}
             }
@@ -146,10 +147,12 @@ impl SlotTable {
     fn see_gone(&mut self, lost: &[u16]) {
         for &slot in lost {
             let place = usize::from(self.former[usize::from(slot)]).checked_sub(1);
-            if let Some(place) = place.filter(|_| self.gone.has(slot)) {
-                self.handed.insert(slot, (place, Arrival::AtOnce));
+            let to = self.gone.remove(&slot);
+            if let (Some(place), Some(to)) = (place, to)
+                && to.is_none_or(|to| to == place)
+            {
+                self.handed.insert(slot, (place, Passage::AtOnce));
             }
-            self.gone.remove(slot);
         }
     }
 
@@ -172,13 +175,14 @@ impl SlotTable {
     }
 
     /// Takes what the server tells of slots that it moves at once.
-    pub(super) fn move_at_once(&mut self, step: MoveAtOnce, slots: &SlotRuns) {
+    pub(super) fn move_at_once(&mut self, step: MoveAtOnce, slots: &SlotRuns, to: Option<&[u8]>) {
+        let to = to.map(|name| self.place_of(name));
         for slot in all(slots) {
             match step {
                 MoveAtOnce::Comes => self.at_once.insert(slot),
                 MoveAtOnce::ComesNot => self.at_once.remove(slot),
                 MoveAtOnce::LeavesNot => self.kept.insert(slot),
-                MoveAtOnce::HasLeft => self.gone.insert(slot),
+                MoveAtOnce::HasLeft => drop(self.gone.insert(slot, to)),
             }
         }
     }
@@ -258,7 +262,7 @@ impl SlotTable {
     pub(super) fn asked(
         &mut self,
         name: &[u8],
-        (slots, arrival): (&SlotRuns, Arrival),
+        (slots, passage): (&SlotRuns, Passage),
         now: Instant,
         mut has_locks: impl FnMut(u16) -> bool,
     ) -> [SlotRuns; 2] {
@@ -273,18 +277,18 @@ impl SlotTable {
                     seen.begin_again(now);
                     known[1].insert(slot);
                 }
-                Some((MoveStage::Leaves, _)) if arrival != Arrival::AtOnce => {
+                Some((MoveStage::Leaves, _)) if passage != Passage::AtOnce => {
                     known[usize::from(is_left)].insert(slot);
                 }
                 _ if self.own.has(slot) => {
-                    if arrival != Arrival::NotYet {
+                    if passage != Passage::NotYet {
                         self.disputed.entry(slot).or_insert((place, now));
                     }
                 }
                 _ => {
                     let is_known = is_left || self.given.has(slot);
                     if is_known && self.is_theirs(slot, place) {
-                        let is_whole = !is_left && self.has_all_moved(slot, arrival);
+                        let is_whole = !is_left && self.has_all_moved(slot, passage);
                         known[usize::from(!is_whole || has_locks(slot))].insert(slot);
                     }
                 }
@@ -304,13 +308,13 @@ impl SlotTable {
     /// Whether all locks have left with a slot. A move by steps may be over before the node has
     /// seen it. Of a move at once the server tells the end, unless it has given the move up: then
     /// locks were granted here before the other master took the slot all the same.
-    fn has_all_moved(&self, slot: u16, arrival: Arrival) -> bool {
+    fn has_all_moved(&self, slot: u16, passage: Passage) -> bool {
         match self.handed.get(&slot) {
             // A second move may seem complete when the first one is.
             Some((_, seen)) => {
-                arrival != Arrival::AtOnce || *seen == arrival && !self.kept.has(slot)
+                passage != Passage::AtOnce || *seen == passage && !self.kept.has(slot)
             }
-            None => arrival != Arrival::AtOnce && !self.kept.has(slot),
+            None => passage != Passage::AtOnce && !self.kept.has(slot),
         }
     }
 
@@ -327,22 +331,22 @@ impl SlotTable {
 
     /// The questions to ask now, with this number. They count as asked.
     pub(super) fn ask(&mut self, number: u64, now: Instant) -> Vec<Question> {
-        let mut asked: BTreeMap<(usize, Arrival), BTreeSet<u16>> = BTreeMap::new();
+        let mut asked: BTreeMap<(usize, Passage), BTreeSet<u16>> = BTreeMap::new();
         for (slot, seen) in &mut self.moves {
             if let Some(other) = seen.other
                 && seen.is_to_ask(now)
             {
-                let arrival = match seen.stage {
-                    MoveStage::Comes => Arrival::NotYet,
-                    _ if self.at_once.has(*slot) => Arrival::AtOnce,
-                    _ => Arrival::BySteps,
+                let passage = match seen.stage {
+                    MoveStage::Comes => Passage::NotYet,
+                    _ if self.at_once.has(*slot) => Passage::AtOnce,
+                    _ => Passage::BySteps,
                 };
-                asked.entry((other, arrival)).or_default().insert(*slot);
+                asked.entry((other, passage)).or_default().insert(*slot);
             }
         }
-        let question = |((other, arrival), slots): ((usize, _), _)| {
+        let question = |((other, passage), slots): ((usize, _), _)| {
             let master = self.others[other].name.clone();
-            Question { master, number, arrival, slots: runs(slots) }
+            Question { master, number, passage, slots: runs(slots) }
         };
         asked.into_iter().map(question).collect()
     }

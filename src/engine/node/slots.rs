@@ -16,7 +16,7 @@ use super::epoch::Epoch;
 use super::pauses::Pauses;
 use super::recovery::jump;
 use super::shares::{
-    Arrival, Footing, MoveAtOnce, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number,
+    Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number,
 };
 use super::slot_move::Coming;
 use super::slot_set::all;
@@ -176,10 +176,11 @@ impl Node {
     }
 
     /// Takes what the server tells of slots that it moves at once. Those that have left must be
-    /// looked at before anything else.
-    pub fn move_at_once(&mut self, step: MoveAtOnce, moved: &SlotRuns) {
+    /// looked at before anything else. `to`: where the move led, unless the server has compared
+    /// that with who has the slots now.
+    pub fn move_at_once(&mut self, step: MoveAtOnce, moved: &SlotRuns, to: Option<&[u8]>) {
         if let Some(slots) = &mut self.slots {
-            slots.table.move_at_once(step, moved);
+            slots.table.move_at_once(step, moved, to);
         }
     }
 
@@ -196,7 +197,7 @@ impl Node {
     pub fn asked(
         &mut self,
         name: &[u8],
-        (slots, arrival): (&SlotRuns, Arrival),
+        (slots, passage): (&SlotRuns, Passage),
         (now, max_ttl): (Instant, Millis),
         has_locks: impl FnMut(u16) -> bool,
     ) -> Vec<SlotAnswer> {
@@ -205,7 +206,7 @@ impl Node {
         let held = now.until(self.promises.longest());
         let Some(own) = &mut self.slots else { return Vec::new() };
         let Some(up) = own.table.looked_at().map(|at| at.until(now)) else { return Vec::new() };
-        let [moved, left] = own.table.asked(name, (slots, arrival), now, has_locks);
+        let [moved, left] = own.table.asked(name, (slots, passage), now, has_locks);
         let moved = SlotAnswer { footing, up, held: Millis::ZERO, slots: moved };
         let left = SlotAnswer { footing: left_behind, up, held, slots: left };
         // The last one is also the node's report.
@@ -840,7 +841,7 @@ mod tests {
         let mut node = node();
         node.sees(&given(), at(600));
         let answer =
-            node.asked(b"bb", (&vec![(9, 9)], Arrival::BySteps), (at(700), LONGEST), |_| false);
+            node.asked(b"bb", (&vec![(9, 9)], Passage::BySteps), (at(700), LONGEST), |_| false);
         assert_eq!(answer[0].up, Millis::new(700), "since its first look");
     }
 
@@ -867,7 +868,7 @@ mod tests {
         let asked = |node: &mut Node, who: &[u8], now| {
             let slots = vec![(9, 9), (12, 12)];
             let answers =
-                node.asked(who, (&slots, Arrival::BySteps), (at(now), LONGEST), |_| false);
+                node.asked(who, (&slots, Passage::BySteps), (at(now), LONGEST), |_| false);
             answers.into_iter().next().map(|answer| answer.slots)
         };
         assert_eq!(asked(&mut node, b"bb", 100), None, "it never had them");
@@ -905,7 +906,7 @@ mod tests {
             other.sees(&Shares { others: given().others, ..seen }, at(180));
             let slots = vec![(9, 9), (12, 12)];
             let answers =
-                other.asked(b"bb", (&slots, Arrival::BySteps), (at(200), LONGEST), |_| false);
+                other.asked(b"bb", (&slots, Passage::BySteps), (at(200), LONGEST), |_| false);
             let [left, moved] = &answers[..] else { panic!("two: {answers:?}") };
             assert_eq!((&moved.slots, moved.held), (&vec![(9, 9)], Millis::ZERO));
             assert_eq!((&left.slots, left.held), (&vec![(12, 12)], Millis::new(6_900)));
@@ -958,7 +959,7 @@ mod tests {
         assert_eq!(other.not_own(&vec![(2, 3)]), [3]);
         for (has_locks, held) in [(false, 0), (true, 6_700)] {
             let answers =
-                other.asked(b"bb", (&vec![(3, 3)], Arrival::BySteps), (at(400), LONGEST), |_| {
+                other.asked(b"bb", (&vec![(3, 3)], Passage::BySteps), (at(400), LONGEST), |_| {
                     has_locks
                 });
             let held = Millis::new(held);
@@ -975,13 +976,13 @@ mod tests {
         assert!(matches!(come(&mut node, 12, 200), Came::Waits { .. }));
         node.sees(&Shares { migrating: vec![(3, b"cc".to_vec())], ..shares(&[12]) }, at(300));
         let answers =
-            node.asked(b"cc", (&vec![(3, 3)], Arrival::BySteps), (at(300), LONGEST), |_| false);
+            node.asked(b"cc", (&vec![(3, 3)], Passage::BySteps), (at(300), LONGEST), |_| false);
         assert_eq!(answers[0].footing.left, Millis::ZERO);
         // It lost the slot in the wait, and cannot speak for it.
         let theirs = vec![(b"bb".to_vec(), vec![(10, 19)])];
         node.sees(&Shares { others: theirs, ..shares(&[]) }, at(400));
         assert_eq!(
-            node.asked(b"bb", (&vec![(12, 12)], Arrival::BySteps), (at(400), LONGEST), |_| false),
+            node.asked(b"bb", (&vec![(12, 12)], Passage::BySteps), (at(400), LONGEST), |_| false),
             []
         );
     }
@@ -1015,7 +1016,7 @@ mod tests {
         let others = vec![(b"cc".to_vec(), vec![(3, 3)])];
         node.sees(&Shares { others, ..nobody }, at(400));
         assert!(
-            node.asked(b"cc", (&vec![(3, 3)], Arrival::BySteps), (at(400), LONGEST), |_| false)
+            node.asked(b"cc", (&vec![(3, 3)], Passage::BySteps), (at(400), LONGEST), |_| false)
                 .is_empty()
         );
     }
@@ -1050,7 +1051,7 @@ mod tests {
         ask(&mut node, (5, 0), (100, 101));
         assert_eq!(come(&mut node, 12, 101), Came::Decides(true));
         let answers =
-            node.asked(b"bb", (&vec![(12, 12)], Arrival::BySteps), (at(200), LONGEST), |_| false);
+            node.asked(b"bb", (&vec![(12, 12)], Passage::BySteps), (at(200), LONGEST), |_| false);
         assert_eq!(answers[0].slots, [(12, 12)]);
         assert_eq!(come(&mut node, 12, 200), Came::Asks);
         node.answered(b"bb", number(199), &answer(5, 0, vec![(12, 12)]), at(201));
@@ -1063,7 +1064,7 @@ mod tests {
             let others = vec![(name.to_vec(), vec![(3, 3), (10, 19)])];
             let own = vec![(0, 2), (4, 9)];
             node.sees(&Shares { own, others, ..Shares::default() }, at(300));
-            node.asked(name, (&vec![(3, 3)], Arrival::BySteps), (at(300), LONGEST), |_| false)
+            node.asked(name, (&vec![(3, 3)], Passage::BySteps), (at(300), LONGEST), |_| false)
         };
         for (target, answers) in [(b"bb", 1), (b"cc", 0)] {
             let mut node = node();
@@ -1185,12 +1186,12 @@ mod tests {
             Shares { own: vec![(0, 4), (6, 9)], others: theirs, ..Shares::default() }
         };
         let left = |node: &mut Node, now| {
-            let arrivals = [Arrival::BySteps, Arrival::AtOnce].map(|arrival| {
+            let passages = [Passage::BySteps, Passage::AtOnce].map(|passage| {
                 let settings = (at(now), LONGEST);
-                let answers = node.asked(b"bb", (&vec![(5, 5)], arrival), settings, |_| false);
+                let answers = node.asked(b"bb", (&vec![(5, 5)], passage), settings, |_| false);
                 answers.first().map(|answer| answer.held.get())
             });
-            arrivals
+            passages
                 .map(|held| held.map_or("silent", |held| if held == 0 { "all" } else { "some" }))
         };
         let granting = || {
@@ -1201,7 +1202,7 @@ mod tests {
             node
         };
         let gone = |node: &mut Node, name: &[u8], now| {
-            node.move_at_once(MoveAtOnce::HasLeft, &vec![(5, 5)]);
+            node.move_at_once(MoveAtOnce::HasLeft, &vec![(5, 5)], None);
             node.sees(&at_master(name), at(now));
         };
         let comes_back = |node: &mut Node, name: &[u8], now| {
@@ -1221,9 +1222,14 @@ mod tests {
         assert_eq!(left(&mut node, 700), ["all", "some"]);
 
         let mut node = granting();
-        node.move_at_once(MoveAtOnce::LeavesNot, &vec![(5, 5)]);
+        node.move_at_once(MoveAtOnce::LeavesNot, &vec![(5, 5)], None);
         gone(&mut node, b"bb", 700);
         assert_eq!(left(&mut node, 700), ["all", "some"], "the first move may be complete");
+
+        let mut node = granting();
+        node.move_at_once(MoveAtOnce::HasLeft, &vec![(5, 5)], Some(b"cc"));
+        node.sees(&at_master(b"bb"), at(700));
+        assert_eq!(left(&mut node, 700), ["all", "some"], "the move led to another");
 
         let mut node = granting();
         gone(&mut node, b"cc", 700);
@@ -1239,23 +1245,23 @@ mod tests {
 
     #[test]
     fn who_gets_a_slot_at_once_says_so_when_it_asks() {
-        let arrivals = |node: &mut Node, now| {
+        let passages = |node: &mut Node, now| {
             let asked = node.questions(at(now)).into_iter();
-            asked.map(|question| (question.arrival, question.slots)).collect::<Vec<_>>()
+            asked.map(|question| (question.passage, question.slots)).collect::<Vec<_>>()
         };
         let mut node = node();
-        node.move_at_once(MoveAtOnce::Comes, &vec![(12, 13)]);
-        node.move_at_once(MoveAtOnce::ComesNot, &vec![(13, 13)]);
+        node.move_at_once(MoveAtOnce::Comes, &vec![(12, 13)], None);
+        node.move_at_once(MoveAtOnce::ComesNot, &vec![(13, 13)], None);
         node.sees(&shares(&[12, 13]), at(100));
-        let both = [(Arrival::BySteps, vec![(13, 13)]), (Arrival::AtOnce, vec![(12, 12)])];
-        assert_eq!(arrivals(&mut node, 100), both);
+        let both = [(Passage::BySteps, vec![(13, 13)]), (Passage::AtOnce, vec![(12, 12)])];
+        assert_eq!(passages(&mut node, 100), both);
         node.answered(b"bb", number(100), &answer(0, 0, vec![(12, 12)]), at(100));
         assert!(matches!(come(&mut node, 12, 100), Came::Decides(_)));
         node.sees(&shares(&[13]), at(150));
         node.sees(&shares(&[12, 13]), at(200));
         assert_eq!(
-            arrivals(&mut node, 200),
-            [(Arrival::BySteps, vec![(12, 13)])],
+            passages(&mut node, 200),
+            [(Passage::BySteps, vec![(12, 13)])],
             "by another move"
         );
     }
@@ -1265,23 +1271,23 @@ mod tests {
     #[test]
     fn who_is_asked_about_a_slot_that_it_has_asks_back() {
         let mut node = node();
-        let questioned = |node: &mut Node, arrival, now| {
+        let questioned = |node: &mut Node, passage, now| {
             assert_eq!(
-                node.asked(b"bb", (&vec![(5, 5)], arrival), (at(now), LONGEST), |_| false),
+                node.asked(b"bb", (&vec![(5, 5)], passage), (at(now), LONGEST), |_| false),
                 []
             );
             decides(node, 5)
         };
         node.sees(&shares(&[]), at(100));
-        assert!(questioned(&mut node, Arrival::NotYet, 100), "it has not come there");
-        assert!(!questioned(&mut node, Arrival::BySteps, 100));
+        assert!(questioned(&mut node, Passage::NotYet, 100), "it has not come there");
+        assert!(!questioned(&mut node, Passage::BySteps, 100));
         assert_eq!(come(&mut node, 5, 200), Came::Asks);
         node.sees(&shares(&[]), at(299));
         assert_eq!(node.questions(at(299)), [], "it may read that the slot is gone");
         node.sees(&shares(&[]), at(300));
         let asked = node.questions(at(300));
         assert_eq!(asked.len(), 1);
-        assert_eq!((asked[0].arrival, &asked[0].slots), (Arrival::AtOnce, &vec![(5, 5)]));
+        assert_eq!((asked[0].passage, &asked[0].slots), (Passage::AtOnce, &vec![(5, 5)]));
         let answer = SlotAnswer { held: Millis::new(500), ..answer(7, 0, vec![(5, 5)]) };
         node.answered(b"bb", number(300), &answer, at(400));
         assert!(matches!(come(&mut node, 5, 400), Came::Waits { .. }));
@@ -1290,7 +1296,7 @@ mod tests {
         let gone = vec![(b"bb".to_vec(), vec![(5, 5), (10, 19)])];
         let gone = Shares { own: vec![(0, 4), (6, 9)], others: gone, ..Shares::default() };
         node.sees(&gone, at(200));
-        let asked = (&vec![(5, 5)], Arrival::BySteps);
+        let asked = (&vec![(5, 5)], Passage::BySteps);
         let answers = node.asked(b"bb", asked, (at(200), LONGEST), |_| false);
         assert_eq!(answers.len(), 1, "it was only told late that the slot is gone");
     }
@@ -1298,7 +1304,7 @@ mod tests {
     fn granted_before_a_question() -> Node {
         let mut node = node();
         node.sees(&shares(&[]), at(100));
-        let asked = (&vec![(5, 5)], Arrival::BySteps);
+        let asked = (&vec![(5, 5)], Passage::BySteps);
         assert_eq!(node.asked(b"bb", asked, (at(100), LONGEST), |_| false), []);
         node
     }
@@ -1337,7 +1343,7 @@ mod tests {
         let theirs = vec![(b"bb".to_vec(), vec![(5, 5), (10, 19)])];
         let lost = Shares { own: vec![(0, 4), (6, 9)], others: theirs, ..Shares::default() };
         node.sees(&lost, at(700));
-        let asked = (&vec![(5, 5)], Arrival::BySteps);
+        let asked = (&vec![(5, 5)], Passage::BySteps);
         let answers = node.asked(b"bb", asked, (at(700), LONGEST), |_| false);
         assert!(!answers[0].held.is_zero());
     }

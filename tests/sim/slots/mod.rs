@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use lockmod::engine::{
-    Arrival, Came, Caution, FENCE_BLOCK, Fence, Footing, Lock, Millis, MoveAtOnce,
+    Came, Caution, FENCE_BLOCK, Fence, Footing, Lock, Millis, MoveAtOnce, Passage,
     QuarantineReason, Question, Refusal, RefusalKind, Shares, SlotAnswer, SlotRuns,
     question_number,
 };

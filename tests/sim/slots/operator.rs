@@ -53,7 +53,7 @@ impl Cluster {
         let key = |name| source.locks.get(NAMES[name]).map(|lock| (name, source.encode(lock, 0)));
         let keys = (0..NAMES.len()).filter(of_slot).filter_map(key).collect();
         let until = Instant::now() + Duration::from_secs(3);
-        self.masters[to].node.engine.move_at_once(MoveAtOnce::Comes, &runs([slot]));
+        self.masters[to].node.engine.move_at_once(MoveAtOnce::Comes, &runs([slot]), None);
         let master = &mut self.masters[from];
         (master.hands_over, master.holds_until) = (Some((slot, to)), until);
         self.send(from, to, Mail::TakeOver { slot, keys, until });

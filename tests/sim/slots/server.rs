@@ -76,9 +76,8 @@ impl Cluster {
                     self.correct(to, &said);
                     self.resolve_collision(to, &said);
                 }
-                let owner = said.owner;
                 let lost = self.masters[to].learn(to, said);
-                lost.into_iter().for_each(|slot| self.lose(to, slot, owner));
+                lost.into_iter().for_each(|slot| self.lose(to, slot));
             }
             Mail::Acquire { name, ttl, sent_at } => self.try_at(to, name, ttl, sent_at),
             Mail::TakeOver { slot, keys, until } => self.take_over((from, to), slot, keys, until),
@@ -92,13 +91,15 @@ impl Cluster {
         }
     }
 
-    /// A slot has gone to another master, which may be where it was handed over to.
-    fn lose(&mut self, at: usize, slot: u16, to: usize) {
+    /// A slot has gone to another master. The server ends a move at once with that, wherever the
+    /// move led.
+    fn lose(&mut self, at: usize, slot: u16) {
         self.delete_keys(at, slot);
         let master = &mut self.masters[at];
-        if master.hands_over == Some((slot, to)) {
-            (master.hands_over, master.holds_until) = (None, Instant::now());
-            master.node.engine.move_at_once(MoveAtOnce::HasLeft, &runs([slot]));
+        if let Some((_, to)) = master.hands_over.take_if(|(its, _)| *its == slot) {
+            master.holds_until = Instant::now();
+            let to = name_of(to);
+            master.node.engine.move_at_once(MoveAtOnce::HasLeft, &runs([slot]), Some(&to));
             self.look(at);
         }
     }
@@ -113,7 +114,7 @@ impl Cluster {
         until: Instant,
     ) {
         if self.masters[to].owners[&slot] != from {
-            self.masters[to].node.engine.move_at_once(MoveAtOnce::ComesNot, &runs([slot]));
+            self.masters[to].node.engine.move_at_once(MoveAtOnce::ComesNot, &runs([slot]), None);
             return;
         }
         self.note(to, &format!("takes slot {slot} over at once"));
@@ -122,7 +123,7 @@ impl Cluster {
             self.masters[to].node.receive_key(NAMES[name], &bytes, true);
         }
         self.assign(slot, to);
-        self.masters[to].node.engine.move_at_once(MoveAtOnce::Comes, &runs([slot]));
+        self.masters[to].node.engine.move_at_once(MoveAtOnce::Comes, &runs([slot]), None);
         let is_late = until <= Instant::now();
         self.counts.taken_late += u64::from(is_late);
         self.counts.moved_at_once += u64::from(!is_late);
@@ -197,7 +198,7 @@ impl Cluster {
         let master = &mut self.masters[at];
         let failed = master.hands_over.take_if(|_| master.holds_until <= now);
         if let Some((slot, _)) = failed.filter(|_| broken != Broken::BelievesLateTakers) {
-            master.node.engine.move_at_once(MoveAtOnce::LeavesNot, &runs([slot]));
+            master.node.engine.move_at_once(MoveAtOnce::LeavesNot, &runs([slot]), None);
         }
         master.node.retry_state();
         if !master.node.engine.has_moving_slots() && now < master.looked_at + PAUSE {
@@ -253,15 +254,15 @@ impl Cluster {
                 self.masters[to].node.engine.answered(&name, number, &answer, now);
                 self.come_to_all(to);
             }
-            SlotMessage::Question { number, arrival, slots } => {
+            SlotMessage::Question { number, passage, slots } => {
                 let believes = broken == Broken::BelievesLateTakers;
-                let arrival = if believes { Arrival::BySteps } else { arrival };
+                let passage = if believes { Passage::BySteps } else { passage };
                 self.look(to);
                 let node = &mut self.masters[to].node;
                 let left: BTreeSet<u16> = node.locks.keys().map(|name| slot_of(name)).collect();
                 let has_locks = |slot| left.contains(&slot);
                 let mut answers =
-                    node.engine.asked(&name, (&slots, arrival), (now, MAX_TTL), has_locks);
+                    node.engine.asked(&name, (&slots, passage), (now, MAX_TTL), has_locks);
                 if broken == Broken::AnswersForAll {
                     let footing = Footing {
                         floor: node.engine.promises().floor(),
@@ -288,8 +289,8 @@ impl Cluster {
     pub(super) fn ask_others(&mut self, at: usize) {
         let node = &mut self.masters[at].node;
         let asked_at = node.clocks().now;
-        for Question { master, number, arrival, slots } in node.engine.questions(asked_at) {
-            let text = SlotMessage::Question { number, arrival, slots }.to_string();
+        for Question { master, number, passage, slots } in node.engine.questions(asked_at) {
+            let text = SlotMessage::Question { number, passage, slots }.to_string();
             self.send(at, number_of(&master), Mail::Text(text));
         }
     }

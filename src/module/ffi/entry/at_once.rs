@@ -34,18 +34,21 @@ struct ValkeyInfo {
     count: u32,
 }
 
-/// The slots that Redis names.
+/// The slots that Redis names, and the master that gets them.
 ///
 /// # Safety
 /// `data` must be null, or what Redis passes with an event about a move of slots.
-pub(super) unsafe fn redis_slots(data: *const c_void) -> SlotRuns {
+pub(super) unsafe fn redis_slots(data: *const c_void) -> (SlotRuns, Vec<u8>) {
     // SAFETY: by contract; later versions only add fields at the end.
     unsafe {
-        let info = data.cast::<RedisInfo>().as_ref();
-        let Some(slots) = info.and_then(|info| info.slots.as_ref()) else { return Vec::new() };
+        let Some(info) = data.cast::<RedisInfo>().as_ref() else { return Default::default() };
+        let Some(slots) = info.slots.as_ref() else { return Default::default() };
+        // The last byte is zero.
+        let target = info.target.split_last().map(|(_, name)| name).unwrap_or_default();
+        let target = target.iter().map(|byte| byte.cast_unsigned()).collect();
         let first = (&raw const slots.ranges).cast::<[u16; 2]>();
         let ranges = std::slice::from_raw_parts(first, usize::try_from(slots.count).unwrap_or(0));
-        ranges.iter().map(|&[first, last]| (first, last)).collect()
+        (ranges.iter().map(|&[first, last]| (first, last)).collect(), target)
     }
 }
 

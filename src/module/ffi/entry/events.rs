@@ -88,9 +88,10 @@ unsafe extern "C" fn on_redis_migration(
     };
     if let Some(step) = step {
         // SAFETY: the server passes the data of this event.
-        let slots = unsafe { at_once::redis_slots(data) };
+        let (slots, target) = unsafe { at_once::redis_slots(data) };
+        let work = |it: &mut Context<'_>| slots::moves(it, step, &slots, Some(&target));
         // SAFETY: the server passes a context that lasts for this callback.
-        unsafe { Context::enter(context, "a move of slots", |it| slots::moves(it, step, &slots)) };
+        unsafe { Context::enter(context, "a move of slots", work) };
     }
 }
 
@@ -112,8 +113,10 @@ unsafe extern "C" fn on_valkey_migration(
     if let Some(step) = step {
         // SAFETY: the server passes the data of this event.
         let slots = unsafe { at_once::valkey_slots(data) };
+        // The move is only complete if the slots have come to where they were sent.
+        let work = |it: &mut Context<'_>| slots::moves(it, step, &slots, None);
         // SAFETY: the server passes a context that lasts for this callback.
-        unsafe { Context::enter(context, "a move of slots", |it| slots::moves(it, step, &slots)) };
+        unsafe { Context::enter(context, "a move of slots", work) };
     }
 }
 
