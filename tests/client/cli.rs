@@ -1,8 +1,9 @@
 //! The `lockmod` command: what it prints, its exit codes, its signals.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use redis::Client;
@@ -53,6 +54,34 @@ pub(crate) fn fails(nodes: &[Server], args: &[&str], code: i32) -> String {
 pub(crate) fn start(mut command: Command) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     spawn(command).unwrap()
+}
+
+/// `lockmod nodes` with the module and server under test, and its files in this folder.
+pub(crate) fn nodes_command(args: &[&str], folder: &Path) -> Command {
+    let mut command = lockmod(&[], &["nodes"]);
+    command.args(args).arg("--module").arg(module_path()).arg("--server").arg(server_binary());
+    command.env("TMPDIR", folder);
+    command
+}
+
+/// Local nodes that are up.
+pub(crate) struct RunningNodes {
+    pub(crate) child: Child,
+    /// What the command has said they are.
+    pub(crate) said: String,
+    pub(crate) urls: String,
+    /// What it says after that.
+    pub(crate) lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl RunningNodes {
+    pub(crate) fn start(command: Command) -> RunningNodes {
+        let mut child = start(command);
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let [said, export] = [0, 1].map(|_| lines.next().unwrap().unwrap());
+        let urls = export.strip_prefix("export LOCKMOD_NODES=").unwrap().to_owned();
+        RunningNodes { child, said, urls, lines }
+    }
 }
 
 pub(crate) fn signal(child: &Child, signal: Signal) {
@@ -330,18 +359,10 @@ fn the_demo_of_a_failover_shows_the_wait_and_a_larger_fence() {
 #[test]
 fn local_nodes_live_until_ctrl_c() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lockmod"));
-    command.args(["nodes", "--count", "3", "--module"]).arg(module_path());
-    command.arg("--server").arg(server_binary()).env("TMPDIR", folder.path());
-    let mut child = start(command);
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    let mut lines = String::new();
-    for _ in 0..2 {
-        std::io::BufRead::read_line(&mut out, &mut lines).unwrap();
-    }
-    let (_, urls) = lines.trim().split_once("LOCKMOD_NODES=").unwrap();
+    let command = nodes_command(&["--count", "3"], folder.path());
+    let RunningNodes { mut child, urls, .. } = RunningNodes::start(command);
     let run = Command::new(env!("CARGO_BIN_EXE_lockmod"))
-        .args(["run", "job", "--nodes", urls, "--", "true"])
+        .args(["run", "job", "--nodes", &urls, "--", "true"])
         .status()
         .unwrap();
     assert!(run.success());
@@ -353,8 +374,7 @@ fn local_nodes_live_until_ctrl_c() {
     let process: i32 = rest.lines().next().unwrap().trim().parse().unwrap();
     kill_process(Pid::from_raw(process).unwrap(), Signal::KILL).unwrap();
     let mut said = String::new();
-    let mut errors = std::io::BufReader::new(child.stderr.take().unwrap());
-    std::io::BufRead::read_line(&mut errors, &mut said).unwrap();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
     assert!(said.contains("has ended (signal: 9"), "{said}");
     signal(&child, Signal::TERM);
     assert!(child.wait().unwrap().success());
@@ -367,17 +387,9 @@ fn local_nodes_live_until_ctrl_c() {
 #[test]
 fn the_files_of_local_nodes_that_have_all_died_stay() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lockmod"));
-    command.args(["nodes", "--count", "1", "--module"]).arg(module_path());
-    command.arg("--server").arg(server_binary()).env("TMPDIR", folder.path());
-    let mut child = start(command);
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    let mut lines = String::new();
-    for _ in 0..2 {
-        std::io::BufRead::read_line(&mut out, &mut lines).unwrap();
-    }
-    let (_, url) = lines.trim().split_once("LOCKMOD_NODES=").unwrap();
-    let mut node = Client::open(url).unwrap().get_connection().unwrap();
+    let command = nodes_command(&["--count", "1"], folder.path());
+    let RunningNodes { child, urls, .. } = RunningNodes::start(command);
+    let mut node = Client::open(urls).unwrap().get_connection().unwrap();
     // It ends, and does not answer.
     let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").exec(&mut node);
     let output = child.wait_with_output().unwrap();
@@ -393,18 +405,13 @@ fn the_files_of_local_nodes_that_have_all_died_stay() {
 fn local_nodes_go_with_a_command_that_is_killed_and_two_need_a_flag() {
     let folder = tempfile::tempdir().unwrap();
     for (count, said, hint) in [("1", "1 node in ", None), ("2", "2 nodes in ", Some("--even"))] {
-        let mut command = lockmod(&[], &["nodes", "--count", count, "--module"]);
-        command.arg(module_path()).arg("--server").arg(server_binary());
-        command.env("TMPDIR", folder.path());
-        let mut child = start(command);
-        let out = std::io::BufReader::new(child.stdout.take().unwrap());
-        let mut lines = std::io::BufRead::lines(out).map(Result::unwrap);
-        let (first, export) = (lines.next().unwrap(), lines.next().unwrap());
-        assert!(first.starts_with(said), "{first}");
-        let urls = export.strip_prefix("export LOCKMOD_NODES=").unwrap().to_owned();
+        let command = nodes_command(&["--count", count], folder.path());
+        let mut nodes = RunningNodes::start(command);
+        assert!(nodes.said.starts_with(said), "{}", nodes.said);
         if let Some(hint) = hint {
-            assert!(lines.next().unwrap().contains(hint));
+            assert!(nodes.lines.next().unwrap().unwrap().contains(hint));
         }
+        let RunningNodes { mut child, urls, .. } = nodes;
         let list = ["list", "--nodes", &urls];
         let list: Vec<&str> = list.into_iter().chain(hint).collect();
         succeeds(&[], &list);
@@ -442,17 +449,10 @@ fn a_server_that_cannot_run_is_reported_at_once_in_its_own_words() {
 #[test]
 fn local_nodes_have_the_ports_that_are_asked_for() {
     let (port, folder) = (Port::reserve(), tempfile::tempdir().unwrap());
-    let args = ["nodes", "--count", "1", "--port", &port.number().to_string(), "--module"];
-    let nodes = || {
-        let mut command = lockmod(&[], &args);
-        command.arg(module_path()).arg("--server").arg(server_binary());
-        command.env("TMPDIR", folder.path());
-        command
-    };
-    let mut child = start(nodes());
-    let out = std::io::BufReader::new(child.stdout.take().unwrap());
-    let urls = std::io::BufRead::lines(out).nth(1).unwrap().unwrap();
-    assert_eq!(urls, format!("export LOCKMOD_NODES=redis://127.0.0.1:{}", port.number()));
+    let args = ["--count", "1", "--port", &port.number().to_string()];
+    let nodes = || nodes_command(&args, folder.path());
+    let RunningNodes { mut child, urls, .. } = RunningNodes::start(nodes());
+    assert_eq!(urls, format!("redis://127.0.0.1:{}", port.number()));
     let second = nodes().output().unwrap();
     let said = text(&second.stderr);
     assert_eq!(second.status.code(), Some(125), "{said}");

@@ -1,6 +1,5 @@
 //! A Redis Cluster as one node: each lock is at the master of its slot, wherever that moves.
 
-use std::io::{BufRead, BufReader};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,8 +7,8 @@ use std::time::{Duration, Instant};
 use lockmod::client::{AcquireError, BuildError, Locker, LockerBuilder, Vote};
 use rustix::process::Signal;
 
-use crate::cli::{lockmod, signal, start, text};
-use crate::common::{Builder, Cluster, PATIENCE, Server, module_path, server_binary, wait_until};
+use crate::cli::{RunningNodes, lockmod, nodes_command, signal, text};
+use crate::common::{Builder, Cluster, PATIENCE, Server, wait_until};
 use crate::faults::certificates;
 use crate::watch::Exporter;
 use crate::{connected, info, is_held, leases, millis, nodes, refused, until};
@@ -457,17 +456,12 @@ fn status_says_of_a_cluster_that_is_down_that_it_grants_nothing() {
 #[test]
 fn a_local_cluster_is_one_node() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = lockmod(&[], &["nodes", "--cluster", "3", "--module"]);
-    command.arg(module_path()).arg("--server").arg(server_binary());
-    command.env("TMPDIR", folder.path());
-    let mut child = start(command);
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.next().unwrap().starts_with("a Cluster of 3 masters in "));
-    let export = lines.next().unwrap();
-    let url = export.strip_prefix("export LOCKMOD_NODES=").unwrap();
+    let command = nodes_command(&["--cluster", "3"], folder.path());
+    let RunningNodes { mut child, said, urls: url, .. } = RunningNodes::start(command);
+    assert!(said.starts_with("a Cluster of 3 masters in "), "{said}");
     for name in ["a", "b", "c", "d"] {
         let mut run = lockmod(&[], &["run", name, "--", "true"]);
-        assert!(run.env("LOCKMOD_NODES", url).status().unwrap().success());
+        assert!(run.env("LOCKMOD_NODES", &url).status().unwrap().success());
     }
     signal(&child, Signal::TERM);
     assert!(child.wait().unwrap().success());

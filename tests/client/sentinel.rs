@@ -1,17 +1,15 @@
 //! A master under Sentinel as one node: the client finds it, follows the group to a new one, and
 //! reports it.
 
-use std::io::{BufRead, BufReader};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockmod::client::{AcquireError, BuildError, Locker, LockerBuilder, Vote};
 use rustix::process::Signal;
 
-use crate::cli::{lockmod, signal, start, text};
+use crate::cli::{RunningNodes, lockmod, nodes_command, signal, text};
 use crate::common::{
-    Builder, FAILOVER_PATIENCE, GROUP, Group, Port, Sentinel, Server, module_path, server_binary,
-    wait_at_most, wait_until,
+    Builder, FAILOVER_PATIENCE, GROUP, Group, Port, Sentinel, Server, wait_at_most, wait_until,
 };
 use crate::faults::certificates;
 use crate::{connected, info, is_held, leases, millis, nodes, refused, until};
@@ -344,16 +342,10 @@ fn the_commands_take_a_group_and_status_says_where_its_master_is() {
 #[test]
 fn local_servers_under_sentinel_are_one_node_that_moves() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = lockmod(&[], &["nodes", "--sentinel", "--module"]);
-    command.arg(module_path()).arg("--server").arg(server_binary());
-    let mut child = start({
-        command.env("TMPDIR", folder.path());
-        command
-    });
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.next().unwrap().starts_with("a master, 2 replicas and 3 Sentinels in "));
-    let export = lines.next().unwrap();
-    let url = export.strip_prefix("export LOCKMOD_NODES=").unwrap().to_owned();
+    let command = nodes_command(&["--sentinel"], folder.path());
+    let RunningNodes { mut child, said, urls: url, lines } = RunningNodes::start(command);
+    assert!(said.starts_with("a master, 2 replicas and 3 Sentinels in "), "{said}");
+    let mut lines = lines.map(Result::unwrap);
     let one = url.replace("redis+sentinel", "redis").split(',').next().unwrap().to_owned();
     let output = lockmod(&[], &["status"]).env("LOCKMOD_NODES", one).output().unwrap();
     let told = "it is a Sentinel: write redis+sentinel://";

@@ -486,6 +486,7 @@ def test_clients_that_are_not_understood_are_refused() -> None:
         ("credential_provider", redis.Redis(host="a", credential_provider=Provider())),
         ("OwnPool", pool(own(redis.ConnectionPool), host="a")),
         ("OwnPool", pool(host="a", connection_class=own(redis.Connection))),
+        ("no host", pool(host="", password="p")),
         ("no path", pool(connection_class=redis.UnixDomainSocketConnection)),
         ("redis_connect_func", redis.Redis(host="a", redis_connect_func=print)),
         ("ssl_ca_data", redis.Redis(host="a", ssl=True, ssl_ca_data="PEM")),

@@ -54,8 +54,8 @@ pub(super) struct SlotTable {
     left: BTreeMap<u16, usize>,
     /// Those that this node has lost, and in which it decided.
     given: SlotSet,
-    /// Those of them that left for another master by a move that this node has seen: that
-    /// master, which decided there too or has got all locks, and how.
+    /// Those of them that left for another master by a move that this node has seen: that master,
+    /// which decided there too or has got all locks, and how.
     handed: BTreeMap<u16, (usize, Passage)>,
     /// Those that were on their way to another master once, and stayed. It may take them late.
     kept: SlotSet,
@@ -297,24 +297,22 @@ impl SlotTable {
         known.map(runs)
     }
 
-    /// Whether this node has lost a slot, and this master had it next, as far as the node knows.
+    /// Whether this master had a slot next that this node has lost, as far as the node knows.
     fn is_theirs(&self, slot: u16, place: usize) -> bool {
         let is_for_them = self.handed.get(&slot).is_none_or(|(to, _)| *to == place);
-        is_for_them
-            && usize::from(self.former[usize::from(slot)]) == place + 1
-            && !self.own.has(slot)
+        is_for_them && usize::from(self.former[usize::from(slot)]) == place + 1
     }
 
     /// Whether all locks have left with a slot. A move by steps may be over before the node has
     /// seen it. Of a move at once the server tells the end, unless it has given the move up: then
     /// locks were granted here before the other master took the slot all the same.
     fn has_all_moved(&self, slot: u16, passage: Passage) -> bool {
-        match self.handed.get(&slot) {
+        match (passage, self.handed.get(&slot)) {
             // A second move may seem complete when the first one is.
-            Some((_, seen)) => {
-                passage != Passage::AtOnce || *seen == passage && !self.kept.has(slot)
-            }
-            None => passage != Passage::AtOnce && !self.kept.has(slot),
+            (Passage::AtOnce, Some((_, Passage::AtOnce))) => !self.kept.has(slot),
+            (Passage::AtOnce, _) => false,
+            (_, Some(_)) => true,
+            (_, None) => !self.kept.has(slot),
         }
     }
 

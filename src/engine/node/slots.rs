@@ -1270,7 +1270,7 @@ mod tests {
     /// while a lease of the other stood; and while it asked, a slot on its way was refused.
     #[test]
     fn who_is_asked_about_a_slot_that_it_has_asks_back() {
-        let mut node = node();
+        let [mut node, mut told_late] = [node(), node()];
         let questioned = |node: &mut Node, passage, now| {
             assert_eq!(
                 node.asked(b"bb", (&vec![(5, 5)], passage), (at(now), LONGEST), |_| false),
@@ -1292,21 +1292,14 @@ mod tests {
         node.answered(b"bb", number(300), &answer, at(400));
         assert!(matches!(come(&mut node, 5, 400), Came::Waits { .. }));
 
-        let mut node = granted_before_a_question();
+        told_late.sees(&shares(&[]), at(100));
+        assert!(!questioned(&mut told_late, Passage::BySteps, 100));
         let gone = vec![(b"bb".to_vec(), vec![(5, 5), (10, 19)])];
         let gone = Shares { own: vec![(0, 4), (6, 9)], others: gone, ..Shares::default() };
-        node.sees(&gone, at(200));
+        told_late.sees(&gone, at(200));
         let asked = (&vec![(5, 5)], Passage::BySteps);
-        let answers = node.asked(b"bb", asked, (at(200), LONGEST), |_| false);
+        let answers = told_late.asked(b"bb", asked, (at(200), LONGEST), |_| false);
         assert_eq!(answers.len(), 1, "it was only told late that the slot is gone");
-    }
-
-    fn granted_before_a_question() -> Node {
-        let mut node = node();
-        node.sees(&shares(&[]), at(100));
-        let asked = (&vec![(5, 5)], Passage::BySteps);
-        assert_eq!(node.asked(b"bb", asked, (at(100), LONGEST), |_| false), []);
-        node
     }
 
     #[test]

@@ -336,12 +336,13 @@ impl Cluster {
         if !self.is_able(to) || !self.masters[to].has_looked || owners.any(|at| self.is_up(at)) {
             return;
         }
-        if !self.knows_epochs(to) {
-            return;
-        }
         let living: Vec<_> = (0..MASTERS).filter(|at| self.is_up(*at)).collect();
         let is_majority = 2 * living.len() > MASTERS;
-        if !is_majority || self.claims_more(to) || !living.iter().all(|at| self.is_able(*at)) {
+        if !self.knows_epochs(to)
+            || !is_majority
+            || self.claims_more(to)
+            || !living.iter().all(|at| self.is_able(*at))
+        {
             // The dead master might come back, and hear of it from nobody.
             return;
         }
@@ -378,10 +379,8 @@ impl Cluster {
         let is_half_done = self.moves.iter().any(|one| one.step == Step::Add);
         let is_moving =
             is_half_done || !master.importing.is_empty() || !master.migrating.is_empty();
-        if !is_last || !self.is_able(to) || !master.has_looked || is_moving || !self.may_stop(to) {
-            return;
-        }
-        if !self.knows_epochs(to) {
+        let is_ready = self.is_able(to) && master.has_looked && self.knows_epochs(to);
+        if !is_last || !is_ready || is_moving || !self.may_stop(to) {
             return;
         }
         self.moves.clear();

@@ -7,7 +7,7 @@ use std::ptr::read;
 use redis_module::raw;
 
 use super::{at_once, is_valkey};
-use crate::engine::MoveAtOnce;
+use crate::engine::{MoveAtOnce, SlotRuns};
 use crate::module::ffi::cluster::MESSAGE;
 use crate::module::ffi::{Context, OK, call, guard_in_server, slice};
 use crate::module::{events, slots};
@@ -34,6 +34,25 @@ const REDIS_MIGRATION: u64 = 18;
 const REDIS_TRIM: u64 = 19;
 /// With this event Valkey from 9.0 on reports the progress of a move of slots at once.
 const VALKEY_MIGRATION: u64 = 19;
+
+/// What each subevent means: an import begins, fails, ends; an export begins, fails, ends.
+const REDIS_STEPS: [Option<MoveAtOnce>; 6] = [
+    Some(MoveAtOnce::Comes),
+    Some(MoveAtOnce::ComesNot),
+    Some(MoveAtOnce::Comes),
+    None,
+    Some(MoveAtOnce::LeavesNot),
+    Some(MoveAtOnce::HasLeft),
+];
+/// The same: an import and an export begin, fail, end.
+const VALKEY_STEPS: [Option<MoveAtOnce>; 6] = [
+    Some(MoveAtOnce::Comes),
+    None,
+    Some(MoveAtOnce::ComesNot),
+    Some(MoveAtOnce::LeavesNot),
+    Some(MoveAtOnce::Comes),
+    Some(MoveAtOnce::HasLeft),
+];
 
 /// Subscribes to all of them.
 ///
@@ -79,19 +98,11 @@ unsafe extern "C" fn on_redis_migration(
     subevent: u64,
     data: *mut c_void,
 ) {
-    let step = match subevent {
-        0 | 2 => Some(MoveAtOnce::Comes),
-        1 => Some(MoveAtOnce::ComesNot),
-        4 => Some(MoveAtOnce::LeavesNot),
-        5 => Some(MoveAtOnce::HasLeft),
-        _ => None,
-    };
-    if let Some(step) = step {
-        // SAFETY: the server passes the data of this event.
-        let (slots, target) = unsafe { at_once::redis_slots(data) };
-        let work = |it: &mut Context<'_>| slots::moves(it, step, &slots, Some(&target));
-        // SAFETY: the server passes a context that lasts for this callback.
-        unsafe { Context::enter(context, "a move of slots", work) };
+    let Some(step) = step_of(&REDIS_STEPS, subevent) else { return };
+    // SAFETY: the server passes the data of this event, and a context that lasts for this callback.
+    unsafe {
+        let (slots, target) = at_once::redis_slots(data);
+        on_step(context, step, &slots, Some(&target));
     }
 }
 
@@ -103,21 +114,29 @@ unsafe extern "C" fn on_valkey_migration(
 ) {
     // SAFETY: the server calls this under its lock.
     unsafe { guard_in_server("a move of slots", (), events::slots_moved) };
-    let step = match subevent {
-        0 | 4 => Some(MoveAtOnce::Comes),
-        2 => Some(MoveAtOnce::ComesNot),
-        3 => Some(MoveAtOnce::LeavesNot),
-        5 => Some(MoveAtOnce::HasLeft),
-        _ => None,
-    };
-    if let Some(step) = step {
-        // SAFETY: the server passes the data of this event.
-        let slots = unsafe { at_once::valkey_slots(data) };
+    let Some(step) = step_of(&VALKEY_STEPS, subevent) else { return };
+    // SAFETY: the server passes the data of this event, and a context that lasts for this callback.
+    unsafe {
+        let slots = at_once::valkey_slots(data);
         // The move is only complete if the slots have come to where they were sent.
-        let work = |it: &mut Context<'_>| slots::moves(it, step, &slots, None);
-        // SAFETY: the server passes a context that lasts for this callback.
-        unsafe { Context::enter(context, "a move of slots", work) };
+        on_step(context, step, &slots, None);
     }
+}
+
+fn step_of(steps: &[Option<MoveAtOnce>], subevent: u64) -> Option<MoveAtOnce> {
+    steps.get(usize::try_from(subevent).ok()?).copied().flatten()
+}
+
+/// # Safety
+/// `context` must be the one that the server passes with an event.
+unsafe fn on_step(
+    context: *mut raw::RedisModuleCtx,
+    step: MoveAtOnce,
+    slots: &SlotRuns,
+    to: Option<&[u8]>,
+) {
+    // SAFETY: by contract.
+    unsafe { Context::enter(context, "a move of slots", |it| slots::moves(it, step, slots, to)) };
 }
 
 unsafe extern "C" fn on_message(
