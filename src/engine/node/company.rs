@@ -23,8 +23,9 @@ pub(super) enum Readiness {
     Alone,
     /// It has heard most others, and waits up to this instant for the leases of the rest.
     Rests(Instant),
-    /// It has waited, and must jump before it decides: the silent ones may have issued fences.
-    HasRested,
+    /// It must jump before it decides. It has waited, and the silent ones may have issued fences; or
+    /// it has heard enough, but jumped in an earlier run, and others may have done so since.
+    Jumps,
     /// It has heard enough.
     Decides,
 }
@@ -43,6 +44,7 @@ pub(super) struct Company {
     /// One of them has never been heard.
     has_stranger: bool,
     hears_most: bool,
+    hears_enough: bool,
     decides: bool,
     has_named_silent: bool,
 }
@@ -52,8 +54,14 @@ impl Company {
         Company { needs_most: was_promoted, ..Company::default() }
     }
 
-    /// Notes which masters there are, and which of them have been heard.
-    pub(super) fn look(&mut self, shares: &Shares, heard: &[OtherMaster], now: Instant) {
+    /// Notes which masters there are, and which of them have been heard. `has_jumped`: whether this
+    /// one ever has.
+    pub(super) fn look(
+        &mut self,
+        shares: &Shares,
+        (heard, has_jumped): (&[OtherMaster], bool),
+        now: Instant,
+    ) {
         let is_heard = |name: &Vec<u8>| is_heard(name, heard);
         let with_slots = || shares.others.iter().map(|(name, _)| name);
         let itself = usize::from(!shares.own.is_empty());
@@ -71,7 +79,8 @@ impl Company {
         self.first.get_or_insert(now);
         self.has_stranger = !all().all(is_heard);
         let hears_all = self.needs_most || self.known.iter().all(is_heard);
-        self.decides |= self.hears_most && hears_all;
+        self.hears_enough |= self.hears_most && hears_all;
+        self.decides |= self.hears_enough && !has_jumped;
     }
 
     /// Whether another master has never been heard. It may be dead, and have had any slot: others
@@ -86,8 +95,8 @@ impl Company {
         self.grew_at
     }
 
-    /// Whether it has heard enough, or has waited and jumped since. After a wait that is over, and
-    /// before the first request, it has not: see [`Company::readiness`].
+    /// Whether it has heard enough or has waited, and has jumped if it must. Before the first request
+    /// it has not jumped: see [`Company::readiness`].
     pub(super) const fn decides(&self) -> bool {
         self.decides
     }
@@ -96,15 +105,16 @@ impl Company {
     pub(super) fn readiness(&self, now: Instant, longest: Millis) -> Readiness {
         match self.first {
             _ if self.decides => Readiness::Decides,
+            _ if self.hears_enough => Readiness::Jumps,
             Some(at) if self.hears_most => {
                 let until = at.after(whole_wait(longest));
-                if until < now { Readiness::HasRested } else { Readiness::Rests(until) }
+                if until < now { Readiness::Jumps } else { Readiness::Rests(until) }
             }
             Some(_) | None => Readiness::Alone,
         }
     }
 
-    /// Notes that it has jumped after its wait.
+    /// Notes that it has jumped.
     pub(super) const fn has_jumped(&mut self) {
         self.decides = true;
     }

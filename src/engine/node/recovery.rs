@@ -184,6 +184,12 @@ pub(super) fn jump(highest: Fence, wall: UnixTime) -> Fence {
     if highest < by_time { by_time } else { highest.saturating_add(FENCE_BLOCK) }
 }
 
+/// Whether a node whose highest fence is this one has ever jumped, or got fences of one that has:
+/// no node counts so far.
+pub(super) fn has_jumped(highest: Fence) -> bool {
+    Fence::ZERO.saturating_add(LOSS_MARGIN) < highest
+}
+
 /// What a node writes to its state file before it grants, after the data set has been loaded into
 /// `node`. Earlier promises stand, and what `recovery` requires is promised too.
 pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) -> Saved {

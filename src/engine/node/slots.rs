@@ -14,7 +14,7 @@
 use super::company::{Company, Readiness};
 use super::epoch::Epoch;
 use super::pauses::Pauses;
-use super::recovery::jump;
+use super::recovery::{has_jumped, jump};
 use super::shares::{
     Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number,
 };
@@ -74,11 +74,11 @@ impl Slots {
         }
     }
 
-    /// Notes which master has which slots.
-    fn see(&mut self, shares: &Shares, now: Instant) {
+    /// Notes which master has which slots. `has_jumped`: whether this one ever has.
+    fn see(&mut self, shares: &Shares, has_jumped: bool, now: Instant) {
         self.pauses.look(shares, now);
         self.table.look(shares, now);
-        self.company.look(shares, self.table.others(), now);
+        self.company.look(shares, (self.table.others(), has_jumped), now);
         self.epoch.look(shares, now);
     }
 
@@ -171,7 +171,7 @@ impl Node {
     /// Notes which master has which slots.
     pub fn see(&mut self, shares: &Shares, now: Instant) {
         if let Some(slots) = &mut self.slots {
-            slots.see(shares, now);
+            slots.see(shares, has_jumped(self.promises.highest()), now);
         }
     }
 
@@ -296,7 +296,7 @@ impl Node {
             Readiness::Rests(until) if caution.quarantine => {
                 return Ok(Came::Rests(left(now, until)));
             }
-            Readiness::Rests(_) | Readiness::HasRested => {
+            Readiness::Rests(_) | Readiness::Jumps => {
                 self.promises.lift_floor(jump(self.promises.highest(), clocks.wall))?;
                 slots.company.has_jumped();
             }
@@ -621,6 +621,18 @@ mod tests {
 
     /// Regression: masters that had all been down decided, because they were the most by what they
     /// had known before; another master had taken their slots, and did not run.
+    #[test]
+    fn a_master_that_jumped_in_an_earlier_run_jumps_again() {
+        let mut node = joined();
+        let by_time = |wall| jump(Fence::ZERO, UnixTime::from_millis(wall));
+        node.promises.lift_floor(by_time(WALL - 9_000)).expect("it keeps no file");
+        node.sees(&shares(&[]), at(1_000));
+        assert!(!decides(&node, 5), "others may have jumped since");
+        assert_eq!(come(&mut node, 5, 1_000), Came::Decides(true));
+        assert!(decides(&node, 5));
+        assert_eq!(node.promises().floor(), by_time(WALL + 1_000));
+    }
+
     #[test]
     fn a_master_that_starts_waits_for_the_leases_of_those_that_it_has_not_heard() {
         let idle = Shares { idle: vec![b"ee".to_vec()], ..four() };
