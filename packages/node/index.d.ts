@@ -55,6 +55,8 @@ export interface NodeInfo {
   readonly readerLabels: ReadonlyArray<string>
   /** How many of those in line wait as readers. */
   readonly waitingReaders: number
+  /** How long the first in line has been waiting at this node. */
+  readonly firstWaiting?: number
   /** Why, if the node reports nothing. */
   readonly vote?: NodeVote
 }

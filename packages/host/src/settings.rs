@@ -274,6 +274,8 @@ pub struct NodeState {
     pub reader_labels: Vec<String>,
     /// How many of those in line wait as readers.
     pub waiting_readers: u64,
+    /// How long the first in line has been waiting.
+    pub first_waiting: Option<Duration>,
 }
 
 /// The URLs of nodes in one text, separated by commas, as in `LOCKMOD_NODES`. A URL may contain
@@ -552,5 +554,6 @@ fn state(told: lockmod::client::NodeInfo) -> NodeState {
         readers: info.readers,
         reader_labels: info.reader_labels,
         waiting_readers: info.waiting_readers,
+        first_waiting: info.first_waiting,
     }
 }

@@ -11,7 +11,7 @@ const { join } = require('node:path')
  *   reason?: string, isRetryable: boolean }} Failed
  * @typedef {{ vote?: Vote, node: string, state: string, fence: number, label?: string,
  *   left?: number, heldFor?: number, waiters: number, readers: number, readerLabels: string[],
- *   waitingReaders: number }} State
+ *   waitingReaders: number, firstWaiting?: number }} State
  * @typedef {{ number: number, failure?: Failed, leases?: Lease[], votes?: Vote[],
  *   states?: State[] }} Done
  * @typedef {{ flush(): void, take(): Done[],

@@ -229,6 +229,8 @@ pub struct State {
     pub reader_labels: Vec<String>,
     /// How many of those in line wait as readers.
     pub waiting_readers: f64,
+    /// How long the first in line has been waiting, in milliseconds.
+    pub first_waiting: Option<f64>,
 }
 
 impl From<NodeState> for State {
@@ -245,6 +247,7 @@ impl From<NodeState> for State {
             readers: told.readers as f64,
             reader_labels: told.reader_labels,
             waiting_readers: told.waiting_readers as f64,
+            first_waiting: told.first_waiting.map(milliseconds),
         }
     }
 }

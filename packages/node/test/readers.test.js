@@ -4,6 +4,7 @@
 
 const assert = require('node:assert/strict')
 const { test } = require('node:test')
+const { setTimeout: sleep } = require('node:timers/promises')
 const { PATIENCE, three, until, urls } = require('./nodes.js')
 const { HeldError, Locker, LostError, NoQuorumError, OptionError } = require('lockmod')
 
@@ -47,7 +48,11 @@ test('a downgrade lets readers in, and no writer', async () => {
   const guard = await locker.acquire('downgrade')
   const waiting = [1, 2, 3].map(() => locker.acquire('downgrade', { shared: true }))
   await until('they wait', () => waiters('downgrade', 3))
-  for (const { waitingReaders } of await locker.info('downgrade')) assert.equal(waitingReaders, 3)
+  await sleep(50)
+  for (const { waitingReaders, firstWaiting } of await locker.info('downgrade')) {
+    assert.equal(waitingReaders, 3)
+    assert.ok(firstWaiting >= 50 && firstWaiting < 30_000, `${firstWaiting} ms`)
+  }
   assert.equal(guard.exclusive, true)
   await guard.downgrade()
   await guard.downgrade() // stays a reader
@@ -99,6 +104,7 @@ test('errors and infos say who reads', async () => {
   for (const { readers, readerLabels } of await locker.info('said')) {
     assert.deepEqual([readers, readerLabels], [0, []])
   }
+  for (const { firstWaiting } of await locker.info('said')) assert.equal(firstWaiting, undefined)
   await guard.downgrade()
   const reader = await other.acquire('said', { shared: true, label: 'reader-2' })
   await assert.rejects(other.acquire('said'), { name: 'HeldError', label: 'writer-1' })

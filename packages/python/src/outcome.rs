@@ -190,6 +190,7 @@ fn state<'py>(py: Python<'py>, told: &NodeState) -> PyResult<Bound<'py, PyTuple>
         told.readers,
         PyTuple::new(py, &told.reader_labels)?,
         told.waiting_readers,
+        told.first_waiting.map(seconds),
         told.vote.as_ref().map(vote),
     );
     fields.into_pyobject(py)

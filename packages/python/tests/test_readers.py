@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Callable
 
 import pytest
@@ -69,7 +70,10 @@ def test_a_downgrade_lets_readers_in_and_no_writer(
     guard = locker.acquire(name)
     waiting = [Waiting(lambda: locker.acquire(name, shared=True)) for _ in range(3)]
     waits(servers, name, 3)
-    assert {told.waiting_readers for told in locker.info(name)} == {3}
+    time.sleep(0.05)
+    for told in locker.info(name):
+        assert told.waiting_readers == 3
+        assert told.first_waiting is not None and 0.05 <= told.first_waiting < 30
     guard.downgrade()
     guard.downgrade()  # stays a reader
     assert not guard.exclusive and 0 < guard.validity <= 10
@@ -143,6 +147,7 @@ def test_errors_and_infos_say_who_reads(locker: Locker, nodes: list[str], name: 
                 labels = ("writer-1", "reader-2")
                 assert (told.state, told.readers, told.reader_labels) == ("held", 2, labels)
                 assert (told.label, told.waiters, told.waiting_readers) == ("writer-1", 0, 0)
+                assert told.first_waiting is None
 
 
 def test_several_locks_of_both_kinds(locker: Locker, nodes: list[str], name: str) -> None:

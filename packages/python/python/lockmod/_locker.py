@@ -74,6 +74,8 @@ class NodeInfo(NamedTuple):
     """The labels of the readers who have held it longest."""
     waiting_readers: int = 0
     """How many of those in line wait as readers."""
+    first_waiting: Optional[float] = None
+    """How long the first in line has been waiting at this node, in seconds; None if nobody waits."""
     vote: Optional[NodeVote] = None
     """Why, if the node reports nothing."""
 

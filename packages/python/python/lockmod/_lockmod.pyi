@@ -21,6 +21,7 @@ _State = tuple[
     int,
     tuple[str, ...],
     int,
+    Optional[float],
     Optional[_Vote],
 ]
 
