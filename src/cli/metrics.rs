@@ -98,6 +98,11 @@ const FIELDS: &[Metered] = &[
         "lockmod_unsettled_slots",
         "Slots of its own in which the node grants nothing yet.",
     ),
+    count(
+        NodeField::FailedMoves,
+        "lockmod_failed_moves_total",
+        "Moves of slots at once from this node that failed or were called off.",
+    ),
     level(NodeField::Floor, "lockmod_floor", "Every next fence of the node is larger."),
     level(
         NodeField::HighestFence,

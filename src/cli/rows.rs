@@ -51,6 +51,10 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
         let plural = if count == 1 { "" } else { "s" };
         state = format!("{state}; {count} slot{plural} unsettled");
     }
+    if let Some(count @ 1..) = status.fields.number(NodeField::FailedMoves) {
+        let plural = if count == 1 { "" } else { "s" };
+        state = format!("{state}; {count} move{plural} failed");
+    }
     if let Some(vote) = &node.unlisted {
         state = format!("{state}; its locks cannot be listed: {vote}");
     }

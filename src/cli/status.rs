@@ -207,6 +207,8 @@ fn slot_fields(status: &NodeStatus) -> Vec<(&'static str, Json)> {
     if status.slots.is_some() || status.is_in_cluster {
         let count = status.fields.number(NodeField::UnsettledSlots);
         fields.push(("unsettled_slots", count.map_or(Json::Null, Json::Number)));
+        let count = status.fields.number(NodeField::FailedMoves);
+        fields.push(("failed_moves", count.map_or(Json::Null, Json::Number)));
     }
     fields
 }
@@ -326,6 +328,40 @@ mod tests {
         assert!(lines_at(None)[0].starts_with("a "), "in its row");
         assert_eq!(lines_at(None).len(), 1);
         assert!(!lines(&survey, Some(80)).iter().any(|line| line.starts_with("b: ")), "not cut");
+    }
+
+    #[test]
+    fn moves_that_failed_are_shown_for_a_server_of_a_cluster() {
+        let told = |count| {
+            let status = NodeStatus {
+                is_master: true,
+                is_in_cluster: true,
+                fields: [(NodeField::FailedMoves, count)].into(),
+                ..NodeStatus::default()
+            };
+            let node = NodeSurvey {
+                node: "a".into(),
+                masters: Vec::new(),
+                unlisted: None,
+                status: Ok(status),
+            };
+            let survey = Survey {
+                nodes: vec![node],
+                quorum: 1,
+                locks: BTreeMap::new(),
+                is_cut: false,
+                given_up: Vec::new(),
+                unnamed: 0,
+                hidden: 0,
+                counted_max: crate::engine::Fence::MAX,
+            };
+            let shown = format!("\"failed_moves\":{count}");
+            assert!(json(&survey).to_string().contains(&shown), "{}", json(&survey));
+            lines(&survey, None).concat()
+        };
+        assert!(!told("0").contains("failed"));
+        assert!(told("1").contains("; 1 move failed  "));
+        assert!(told("2").contains("; 2 moves failed  "));
     }
 
     /// The columns after a state of more than 60 letters stood under the wrong titles.

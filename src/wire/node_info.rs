@@ -123,6 +123,7 @@ fields! {
     Supporters = "supporters", |told| number(told.node.supporters.0 as u64);
     SupportersNeeded = "supporters_needed", |told| number(told.node.supporters.1 as u64);
     UnsettledSlots = "unsettled_slots", |told| number(told.node.unsettled as u64);
+    FailedMoves = "failed_moves", |told| number(told.node.counts.failed_moves);
     StateWrites = "state_writes", |told| number(told.server.state_writes);
     StateWriteFailures = "state_write_failures", |told| number(told.server.state_write_failures);
     StateFailure = "state_failure", |told| text_or_none(told.server.state_failure.as_deref());
@@ -166,6 +167,7 @@ impl NodeField {
             | NodeField::WaitingReaders
             | NodeField::HandedOver
             | NodeField::UnsettledSlots
+            | NodeField::FailedMoves
             | NodeField::StateWrites
             | NodeField::StateWriteFailures => Combination::Sum,
             NodeField::Granting | NodeField::Supporters => Combination::Least,

@@ -670,6 +670,40 @@ fn a_slot_that_moves_at_once_takes_its_locks_along_and_nobody_waits_behind() {
 }
 
 #[test]
+fn a_move_at_once_that_fails_is_counted_where_the_slot_stays() {
+    let pair = Pair::start();
+    let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
+    let failed = |server: &Server| server.info_u64("lockmod_failed_moves");
+    ask(from, "LOCK.ACQUIRE res A 60000");
+    let slot = ask(from, "CLUSTER KEYSLOT res");
+    let version = server_version();
+    if version.is_redis_from(8, 4) {
+        // Its child takes that long for the key, and meanwhile the move is called off.
+        ask(from, "CONFIG SET rdb-key-save-delay 2000000");
+        ask(to, &format!("CLUSTER MIGRATION IMPORT {slot} {slot}"));
+        wait_until("the move has begun", || {
+            ask(from, "CLUSTER MIGRATION STATUS ALL").contains("migrate")
+        });
+        assert_eq!(ask(to, "CLUSTER MIGRATION CANCEL ALL"), "1");
+        ask(from, "CONFIG SET rdb-key-save-delay 0");
+    } else if version.is_valkey() && version.major >= 9 {
+        let to_id = ask(to, "CLUSTER MYID");
+        pair.to.pause();
+        let line = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {to_id}");
+        assert_eq!(ask(from, &line), "OK");
+        assert_eq!(ask(from, "CLUSTER CANCELSLOTMIGRATIONS"), "OK");
+        pair.to.resume();
+    } else {
+        return;
+    }
+    wait_until("the failure is counted", || failed(&pair.from) > 0);
+    assert_eq!((failed(&pair.from), failed(&pair.to)), (1, 0));
+    assert_eq!(field(from, "res", "state"), "held");
+    assert!(pair.move_at_once("res"));
+    assert_eq!(failed(&pair.from), 1, "this one did not fail");
+}
+
+#[test]
 fn who_waits_at_a_node_whose_replica_takes_over_is_told() {
     let pair = Pair::start();
     let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());

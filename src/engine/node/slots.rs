@@ -177,8 +177,9 @@ impl Node {
 
     /// Takes what the server tells of slots that it moves at once. Those that have left must be
     /// looked at before anything else. `to`: where the move led, unless the server has compared
-    /// that with who has the slots now.
+    /// that with who has the slots now. A move that fails is counted where the slots stay.
     pub fn move_at_once(&mut self, step: MoveAtOnce, moved: &SlotRuns, to: Option<&[u8]>) {
+        self.tally.counts.failed_moves += u64::from(step == MoveAtOnce::LeavesNot);
         if let Some(slots) = &mut self.slots {
             slots.table.move_at_once(step, moved, to);
         }
@@ -1237,6 +1238,7 @@ mod tests {
         node.move_at_once(MoveAtOnce::LeavesNot, &vec![(5, 5)], None);
         gone(&mut node, b"bb", 700);
         assert_eq!(left(&mut node, 700), ["all", "some"], "the first move may be complete");
+        assert_eq!(node.tally().counts.failed_moves, 1);
 
         let mut node = granting();
         node.move_at_once(MoveAtOnce::HasLeft, &vec![(5, 5)], Some(b"cc"));
@@ -1265,6 +1267,7 @@ mod tests {
         node.move_at_once(MoveAtOnce::Comes, &vec![(12, 13)], None);
         node.move_at_once(MoveAtOnce::ComesNot, &vec![(13, 13)], None);
         node.sees(&shares(&[12, 13]), at(100));
+        assert_eq!(node.tally().counts.failed_moves, 0, "it is counted where the slot stays");
         let both = [(Passage::BySteps, vec![(13, 13)]), (Passage::AtOnce, vec![(12, 12)])];
         assert_eq!(passages(&mut node, 100), both);
         node.answered(b"bb", number(100), &answer(0, 0, vec![(12, 12)]), at(100));

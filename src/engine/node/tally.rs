@@ -59,6 +59,8 @@ pub struct Counts {
     pub lapses: u64,
     /// Free locks deleted after `lockmod.idle-ms`.
     pub idle_deleted: u64,
+    /// Moves of slots at once, from this node, that failed or were cancelled.
+    pub failed_moves: u64,
     /// Requests refused with an error, by code word.
     pub refusals: [u64; RefusalKind::COUNT],
 }
@@ -100,6 +102,7 @@ impl Tally {
             raises: 0,
             lapses: 0,
             idle_deleted: 0,
+            failed_moves: 0,
             refusals: [0; RefusalKind::COUNT],
         },
         holds: Histogram::EMPTY,
