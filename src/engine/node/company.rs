@@ -23,8 +23,8 @@ pub(super) enum Readiness {
     Alone,
     /// It has heard most others, and waits up to this instant for the leases of the rest.
     Rests(Instant),
-    /// It must jump before it decides. It has waited, and the silent ones may have issued fences; or
-    /// it has heard enough, but jumped in an earlier run, and others may have done so since.
+    /// It must jump before it decides. It has waited, and the silent ones may have issued fences.
+    /// Or it has heard enough, but jumped in an earlier run, and others may have done so since.
     Jumps,
     /// It has heard enough.
     Decides,
@@ -95,8 +95,8 @@ impl Company {
         self.grew_at
     }
 
-    /// Whether it has heard enough or has waited, and has jumped if it must. Before the first request
-    /// it has not jumped: see [`Company::readiness`].
+    /// Whether it has heard enough or has waited, and has jumped if it must. Before the first
+    /// request it has not jumped: see [`Company::readiness`].
     pub(super) const fn decides(&self) -> bool {
         self.decides
     }
