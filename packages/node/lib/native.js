@@ -5,15 +5,12 @@
 const { join } = require('node:path')
 
 /**
- * @typedef {{ node: string, master?: string, vote: string, text: string, fence?: number,
- *   label?: string, left?: number, heldFor?: number }} Vote
- * @typedef {{ kind: string, text: string, nodes: Vote[], waited?: number, attempts?: number,
+ * @typedef {import('..').NodeInfo} NodeInfo
+ * @typedef {import('..').NodeVote} NodeVote
+ * @typedef {{ kind: string, text: string, nodes: NodeVote[], waited?: number, attempts?: number,
  *   reason?: string, isRetryable: boolean }} Failed
- * @typedef {{ vote?: Vote, node: string, state: string, fence: number, label?: string,
- *   left?: number, heldFor?: number, waiters: number, readers: number, readerLabels: string[],
- *   waitingReaders: number, firstWaiting?: number }} State
- * @typedef {{ number: number, failure?: Failed, leases?: Lease[], votes?: Vote[],
- *   states?: State[] }} Done
+ * @typedef {{ number: number, failure?: Failed, leases?: Lease[], votes?: NodeVote[],
+ *   states?: NodeInfo[] }} Done
  * @typedef {{ flush(): void, take(): Done[],
  *   cancel(number: number): void }} Port
  * @typedef {{ readonly fence: number, readonly name: string, validity(): number,

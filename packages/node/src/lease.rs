@@ -1,9 +1,9 @@
 //! A lock that is held, as an object.
 
-use lockmod_host::{Holding, Unit};
+use lockmod_host::Holding;
 use napi_derive::napi;
 
-use crate::outcome::{Failed, Port, Value};
+use crate::outcome::{Failed, Port, Value, milliseconds};
 
 /// A lock that is held. Garbage collection releases it.
 #[napi]
@@ -32,7 +32,7 @@ impl Lease {
     /// How many milliseconds the lease may still be relied on.
     #[napi]
     pub fn validity(&self) -> f64 {
-        Unit::Milliseconds.count(self.0.validity())
+        milliseconds(self.0.validity())
     }
 
     /// Whether it is a writer's.

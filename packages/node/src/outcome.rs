@@ -191,16 +191,11 @@ pub struct Vote {
 
 impl From<&NodeVote> for Vote {
     fn from(said: &NodeVote) -> Vote {
-        Vote {
-            node: said.node.clone(),
-            master: said.master.clone(),
-            vote: said.vote,
-            text: said.text.clone(),
-            fence: said.fence.map(|fence| fence as f64),
-            label: said.label.clone(),
-            left: said.left.map(milliseconds),
-            held_for: said.held_for.map(milliseconds),
-        }
+        // The compiler asks for each field.
+        let NodeVote { node, master, vote, text, fence, label, left, held_for } = said.clone();
+        let fence = fence.map(|fence| fence as f64);
+        let (left, held_for) = (left.map(milliseconds), held_for.map(milliseconds));
+        Vote { node, master, vote, text, fence, label, left, held_for }
     }
 }
 
@@ -235,23 +230,39 @@ pub struct State {
 
 impl From<NodeState> for State {
     fn from(told: NodeState) -> State {
+        // The compiler asks for each field.
+        let NodeState {
+            vote,
+            node,
+            state,
+            fence,
+            label,
+            left,
+            held_for,
+            waiters,
+            readers,
+            reader_labels,
+            waiting_readers,
+            first_waiting,
+        } = told;
         State {
-            vote: told.vote.as_ref().map(Vote::from),
-            node: told.node,
-            state: told.state,
-            fence: told.fence as f64,
-            label: told.label,
-            left: told.left.map(milliseconds),
-            held_for: told.held_for.map(milliseconds),
-            waiters: told.waiters as f64,
-            readers: told.readers as f64,
-            reader_labels: told.reader_labels,
-            waiting_readers: told.waiting_readers as f64,
-            first_waiting: told.first_waiting.map(milliseconds),
+            vote: vote.as_ref().map(Vote::from),
+            node,
+            state,
+            fence: fence as f64,
+            label,
+            left: left.map(milliseconds),
+            held_for: held_for.map(milliseconds),
+            waiters: waiters as f64,
+            readers: readers as f64,
+            reader_labels,
+            waiting_readers: waiting_readers as f64,
+            first_waiting: first_waiting.map(milliseconds),
         }
     }
 }
 
-fn milliseconds(length: Duration) -> f64 {
+/// A length of time as JavaScript counts it: every one that a program sees goes through here.
+pub(crate) fn milliseconds(length: Duration) -> f64 {
     Unit::Milliseconds.count(length)
 }

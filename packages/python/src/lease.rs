@@ -5,7 +5,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use crate::outcome::{Port, Value, error, run};
+use crate::outcome::{Port, Value, error, run, seconds};
 
 /// A lock that is held.
 #[pyclass(frozen, module = "lockmod._lockmod")]
@@ -35,7 +35,7 @@ impl Lease {
     }
 
     fn validity(&self) -> f64 {
-        self.0.validity().as_secs_f64()
+        seconds(self.0.validity())
     }
 
     fn is_lost(&self) -> bool {

@@ -1,12 +1,13 @@
 //! The results of calls, and the two ways to wait for them.
 
 use std::thread;
+use std::time::Duration;
 
-use lockmod_host::{Failure, Holding, NodeState, NodeVote};
+use lockmod_host::{Failure, Holding, NodeState, NodeVote, Unit};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::lease::Lease;
 
@@ -156,53 +157,91 @@ fn object(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {
             leases.into_bound_py_any(py)
         }
         Value::Word(word) => word.into_bound_py_any(py),
-        Value::Votes(votes) => votes.iter().map(vote).collect::<Vec<_>>().into_bound_py_any(py),
-        Value::States(states) => {
-            let states: PyResult<Vec<_>> = states.iter().map(|told| state(py, told)).collect();
-            states?.into_bound_py_any(py)
-        }
+        Value::Votes(votes) => votes.to_python(py),
+        Value::States(states) => states.to_python(py),
     }
 }
 
-type Text<'a> = Option<&'a str>;
-type Vote<'a> =
-    (&'a str, &'a str, &'a str, Option<u64>, Text<'a>, Option<f64>, Option<f64>, Text<'a>);
-
-/// The fields of Python's NodeVote, in their order.
-fn vote(said: &NodeVote) -> Vote<'_> {
-    let seconds = |length: std::time::Duration| length.as_secs_f64();
-    let (left, held_for) = (said.left.map(seconds), said.held_for.map(seconds));
-    let (label, master) = (said.label.as_deref(), said.master.as_deref());
-    (&said.node, said.vote, &said.text, said.fence, label, left, held_for, master)
+/// A length of time as Python counts it: every one that a program sees goes through here.
+pub(crate) fn seconds(length: Duration) -> f64 {
+    Unit::Seconds.count(length)
 }
 
-/// The fields of Python's NodeInfo, in their order.
-fn state<'py>(py: Python<'py>, told: &NodeState) -> PyResult<Bound<'py, PyTuple>> {
-    let seconds = |length: std::time::Duration| length.as_secs_f64();
-    let fields = (
-        told.node.as_str(),
-        told.state.as_str(),
-        told.fence,
-        told.label.as_deref(),
-        told.left.map(seconds),
-        told.held_for.map(seconds),
-        told.waiters,
-        told.readers,
-        PyTuple::new(py, &told.reader_labels)?,
-        told.waiting_readers,
-        told.first_waiting.map(seconds),
-        told.vote.as_ref().map(vote),
-    );
-    fields.into_pyobject(py)
+/// What is told about a lock, as an object of Python.
+trait Told {
+    fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>>;
 }
+
+impl Told for Duration {
+    fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        seconds(*self).into_bound_py_any(py)
+    }
+}
+
+impl Told for u64 {
+    fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.into_bound_py_any(py)
+    }
+}
+
+impl Told for &str {
+    fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.into_bound_py_any(py)
+    }
+}
+
+impl Told for String {
+    fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.into_bound_py_any(py)
+    }
+}
+
+impl<T: Told> Told for Option<T> {
+    fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.as_ref().map_or_else(|| Ok(py.None().into_bound(py)), |told| told.to_python(py))
+    }
+}
+
+/// Lists are tuples in Python, whose objects do not change.
+impl<T: Told> Told for Vec<T> {
+    fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let objects: PyResult<Vec<_>> = self.iter().map(|told| told.to_python(py)).collect();
+        Ok(PyTuple::new(py, objects?)?.into_any())
+    }
+}
+
+/// Makes a struct an object of the class of this name, with the fields by their names. The compiler
+/// asks for each field.
+macro_rules! told_as {
+    ($type:ident is $module:literal $class:literal { $($field:ident),+ $(,)? }) => {
+        impl Told for $type {
+            fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+                let $type { $($field),+ } = self;
+                let fields = PyDict::new(py);
+                $(fields.set_item(stringify!($field), $field.to_python(py)?)?;)+
+                CLASS.import(py, $module, $class)?.call((), Some(&fields))
+            }
+        }
+    };
+}
+
+told_as!(NodeVote is "lockmod._errors" "NodeVote" {
+    node, vote, text, fence, label, left, held_for, master,
+});
+
+told_as!(NodeState is "lockmod._locker" "NodeInfo" {
+    node, state, fence, label, left, held_for, waiters, readers, reader_labels, waiting_readers,
+    first_waiting, vote,
+});
 
 /// The exception for a failure; `_errors.py` has the classes, and decides which one it is.
 pub(crate) fn error(py: Python<'_>, failure: &Failure) -> PyErr {
     static BUILD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let build = || -> PyResult<PyErr> {
         let build = BUILD.import(py, "lockmod._errors", "build")?;
-        let votes: Vec<Vote<'_>> = failure.nodes.iter().map(vote).collect();
-        let tried = failure.tried.map(|(waited, attempts)| (waited.as_secs_f64(), attempts));
+        let votes = failure.nodes.to_python(py)?;
+        let tried = failure.tried.map(|(waited, attempts)| (seconds(waited), attempts));
         let (kind, text) = (failure.kind.word(), failure.text.as_str());
         let fields = (kind, text, votes, tried, failure.reason, failure.is_retryable);
         Ok(PyErr::from_value(build.call1(fields)?))

@@ -140,22 +140,18 @@ _CLASSES: dict[str, type[LockError]] = {
 for _class in (LockError, *_CLASSES.values()):
     _class.__module__ = "lockmod"
 
-_Vote = tuple[
-    str, str, str, Optional[int], Optional[str], Optional[float], Optional[float], Optional[str]
-]
-
 
 def build(
     kind: str,
     text: str,
-    votes: list[_Vote],
+    nodes: tuple[NodeVote, ...],
     tried: tuple[float, int] | None,
     reason: str | None,
     is_retryable: bool,
 ) -> LockError:
     """Makes the error that the native part describes."""
     error = _CLASSES[kind](text)
-    error.nodes = tuple(NodeVote(*vote) for vote in votes)
+    error.nodes = nodes
     error.is_retryable = is_retryable
     if tried is not None:
         error.waited, error.attempts = tried

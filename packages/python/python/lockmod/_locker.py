@@ -289,14 +289,14 @@ class Locker:
         [('held', 1, 'worker-7'), ('held', 1, 'worker-7'), ('held', 1, 'worker-7')]
         >>> guard.release()
         """
-        return [_info(told) for told in self._core.info(name_bytes(name))]
+        return list(self._core.info(name_bytes(name)))
 
     def settle(self) -> list[NodeVote]:
         """Waits until every reachable node has carried out everything that was sent to it.
 
         Returns each node's vote. A program does this automatically when it ends.
         """
-        return [NodeVote(*vote) for vote in self._core.settle()]
+        return list(self._core.settle())
 
     @property
     def aio(self) -> AsyncLocker:
@@ -444,13 +444,12 @@ class AsyncLocker:
     async def info(self, name: Name) -> list[NodeInfo]:
         """Returns what each node reports about the lock; see `Locker.info`."""
         core, asked = self._locker._core, name_bytes(name)  # pyright: ignore[reportPrivateUsage]
-        told = await run(lambda port: core.info(asked, port))
-        return [_info(one) for one in told]
+        return list(await run(lambda port: core.info(asked, port)))
 
     async def settle(self) -> list[NodeVote]:
         """Waits until everything that was sent is carried out; see `Locker.settle`."""
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
-        return [NodeVote(*vote) for vote in await run(core.settle)]
+        return list(await run(core.settle))
 
 
 class Lock(_lockmod.Blocks):
@@ -529,8 +528,3 @@ def _all_names(
     """The names of several locks, and of those to be read."""
     read = () if shared is None else shared
     return all_bytes("the names are", names), all_bytes("shared is", read)
-
-
-def _info(told: _lockmod._State) -> NodeInfo:  # pyright: ignore[reportPrivateUsage]
-    vote = told[-1]
-    return NodeInfo(*told[:-1], vote=None if vote is None else NodeVote(*vote))

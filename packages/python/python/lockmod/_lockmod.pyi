@@ -1,29 +1,13 @@
 """The native part. Without a port a call blocks; with one it goes on in the background."""
 
 from types import TracebackType
-from typing import Generic, Optional, TypeVar, overload
+from typing import Generic, TypeVar, overload
 
-from ._errors import LostError
+from ._errors import LostError, NodeVote
 from ._guard import AsyncGuard, Guard
+from ._locker import NodeInfo
 
 _T = TypeVar("_T", covariant=True)
-_Vote = tuple[
-    str, str, str, Optional[int], Optional[str], Optional[float], Optional[float], Optional[str]
-]
-_State = tuple[
-    str,
-    str,
-    int,
-    Optional[str],
-    Optional[float],
-    Optional[float],
-    int,
-    int,
-    tuple[str, ...],
-    int,
-    Optional[float],
-    Optional[_Vote],
-]
 
 class Port:
     def __init__(self) -> None: ...
@@ -163,13 +147,13 @@ class Core:
         port: Port,
     ) -> Call[list[Lease]]: ...
     @overload
-    def info(self, name: bytes) -> list[_State]: ...
+    def info(self, name: bytes) -> tuple[NodeInfo, ...]: ...
     @overload
-    def info(self, name: bytes, port: Port) -> Call[list[_State]]: ...
+    def info(self, name: bytes, port: Port) -> Call[tuple[NodeInfo, ...]]: ...
     @overload
-    def settle(self) -> list[_Vote]: ...
+    def settle(self) -> tuple[NodeVote, ...]: ...
     @overload
-    def settle(self, port: Port) -> Call[list[_Vote]]: ...
+    def settle(self, port: Port) -> Call[tuple[NodeVote, ...]]: ...
 
 def split_nodes(text: str) -> list[str]: ...
 def finish() -> None: ...
