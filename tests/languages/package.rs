@@ -63,11 +63,21 @@ pub(crate) fn node() -> PathBuf {
     NODE.get_or_init(install).clone()
 }
 
+/// What to run of a package's tests: all in this folder, or only the file that `LOCKMOD_TEST_FILE`
+/// names.
+fn chosen(folder: &str) -> PathBuf {
+    let folder = root().join(folder);
+    match std::env::var_os("LOCKMOD_TEST_FILE") {
+        Some(file) => folder.join(file),
+        None => folder,
+    }
+}
+
 #[test]
 fn the_python_package_passes_its_own_tests() {
     let mut test = Command::new(python());
     test.args(["-m", "pytest", "-p", "no:cacheprovider", "--durations=5"])
-        .arg(root().join("packages/python/tests"))
+        .arg(chosen("packages/python/tests"))
         .env("LOCKMOD_MODULE", module_path())
         .env("LOCKMOD_REDIS_SERVER", server_binary())
         .env("PYTHONDONTWRITEBYTECODE", "1")
@@ -78,7 +88,8 @@ fn the_python_package_passes_its_own_tests() {
 #[test]
 fn the_node_package_passes_its_own_tests() {
     let mut test = Command::new("node");
-    test.args(["--expose-gc", "--test", "test/"])
+    test.args(["--expose-gc", "--test"])
+        .arg(chosen("packages/node/test"))
         .env("NODE_PATH", node())
         .env("LOCKMOD_MODULE", module_path())
         .env("LOCKMOD_REDIS_SERVER", server_binary())

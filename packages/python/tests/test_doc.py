@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import doctest
 import inspect
+from pathlib import Path
 from typing import Iterator
 
 import pytest
@@ -53,6 +55,26 @@ def test_everything_is_described_and_examples_run(name: str, item: object, fresh
     said: list[str] = []
     runner.run(test, out=said.append)
     assert runner.failures == 0, "".join(said)
+
+
+def undescribed(item: ast.ClassDef) -> list[str]:
+    """The fields of the class that no text follows."""
+    return [
+        f"{item.name}.{field.target.id}"
+        for field, text in zip(item.body, [*item.body[1:], None])
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and not field.target.id.startswith("_")
+        and not (isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant))
+    ]
+
+
+def test_every_field_is_described() -> None:
+    files = Path(lockmod.__file__).parent.glob("*.py")
+    items = [item for file in files for item in ast.parse(file.read_text()).body]
+    classes = [item for item in items if isinstance(item, ast.ClassDef) and item.name in lockmod.__all__]
+    assert {"LockError", "NodeInfo", "NodeVote"} <= {item.name for item in classes}
+    assert not [field for item in classes for field in undescribed(item)]
 
 
 def test_there_are_examples() -> None:
