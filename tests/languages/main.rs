@@ -12,6 +12,7 @@ mod common;
 mod alone;
 mod conformance;
 mod counting;
+mod fields;
 mod package;
 mod quorum;
 mod readers;

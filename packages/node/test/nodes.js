@@ -48,12 +48,16 @@ class Node {
     // The shell kills the server when its input ends, which is when this process does.
     const guarded = '"$@" > /dev/null & server=$!; cat > /dev/null; kill -KILL $server; wait'
     this.process = spawn('sh', ['-c', guarded, 'sh', ...command], { stdio: ['pipe', 'ignore', 'ignore'] })
-    this.client = createClient({ url: this.url, RESP: 2, disableOfflineQueue: true })
+    // Until the server answers, `until` tries again: for a server that never does, not without end.
+    let isStarting = true
+    const socket = { reconnectStrategy: () => (isStarting ? false : 50) }
+    this.client = createClient({ url: this.url, RESP: 2, disableOfflineQueue: true, socket })
     this.client.on('error', () => {})
     await until('the server answers', async () => {
       if (!this.client.isOpen) await this.client.connect().catch(() => {})
       return this.client.isReady && (await this.client.ping().catch(() => null))
     })
+    isStarting = false
     this.pid = Number(/process_id:(\d+)/.exec(await this.client.sendCommand(['INFO', 'server']))[1])
   }
 
