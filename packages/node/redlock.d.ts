@@ -1,15 +1,15 @@
 /// <reference types="node" />
 
 /**
- * The interface of node-redlock 5, on lockmod: change one line to switch. (That
- * is a beta, `npm install redlock@5.0.0-beta.2`; without a version npm installs 4.2.0.)
+ * The interface of node-redlock 5, on lockmod: change one line to switch. (That is a beta,
+ * `npm install redlock@5.0.0-beta.2`; without a version npm installs 4.2.0.)
  *
  *     import Redlock from 'lockmod/redlock'        // was: from 'redlock'
  *
  * It takes clients of ioredis or node-redis, only to learn the addresses of their servers, which
  * need the module; a client of ioredis with `sentinels` stands for the master of its group. A
- * client whose address or login is not understood is refused. As in node-redlock, a lock lasts for its duration unless it is extended or
- * released, and `using` extends it while the routine runs.
+ * client whose address or login is not understood is refused. As in node-redlock, a lock lasts for
+ * its duration unless it is extended or released, and `using` extends it while the routine runs.
  *
  * What differs, by design:
  *
@@ -18,13 +18,15 @@
  * - There are no scripts to replace, since the module decides.
  * - The resources must be an array of strings that are not empty. node-redlock takes a text for its
  *   letters, and an empty array for locked.
- * - Waiters stand in line for `retryCount * retryDelay` instead of polling, and `retryJitter` is not
- *   used. So `attempts` has one entry for all retries, and `votesFor` in it is empty.
+ * - Waiters stand in line for `retryCount * retryDelay` instead of polling, and `retryJitter` is
+ *   not used. So `attempts` has one entry for all retries, and `votesFor` in it is empty.
  * - `using` extends at a third of the duration, whatever `automaticExtensionThreshold` says, in a
  *   thread that a blocked event loop cannot stop.
+ * - `release` and `extend` take a `Lock` itself, not a copy such as `{ ...lock }`: that is an
+ *   `ExecutionError`. What a lock needs to be released is no field of it.
  * - After `quit()` nothing can be acquired.
- * - A wrong client or setting is an `OptionError`, also one that node-redlock ignores: a setting that
- *   it does not know, or a negative one (`retryCount` may be -1).
+ * - A wrong client or setting is an `OptionError`, also one that node-redlock ignores: a setting
+ *   that it does not know, or a negative one (`retryCount` may be -1).
  */
 
 import { EventEmitter } from 'node:events'
@@ -107,8 +109,8 @@ export class Redlock extends EventEmitter {
 
   /**
    * Makes the lock last for `duration` milliseconds from now, but never shorter. Returns the object
-   * that stands for it from now on. As in node-redlock, the existing object has expired, so it cannot
-   * be extended again; it can still be released, and that releases the lock.
+   * that stands for it from now on. As in node-redlock, the existing object has expired, so it
+   * cannot be extended again; it can still be released, and that releases the lock.
    */
   extend(existing: Lock, duration: number, settings?: Partial<Settings>): Promise<Lock>
 

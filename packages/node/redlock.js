@@ -62,7 +62,11 @@ class ExecutionError extends Error {
   }
 }
 
-/** What the locks that replace each other share. @typedef {{ guards: Guard[], isOver: boolean }} Held */
+/**
+ * What the locks that replace each other share.
+ *
+ * @typedef {{ guards: Guard[], isOver: boolean }} Held
+ */
 
 class Lock {
   /** @type {Held} */
@@ -109,7 +113,8 @@ class Lock {
     if (typeof lock === 'object' && lock !== null && #held in lock) return lock.#held
     // Not its fields: a lock of node-redlock has its token among them.
     const kind = /** @type {any} */ (lock)?.constructor?.name ?? String(lock)
-    throw new ExecutionError(`The lock to ${what} is of the kind ${kind}: give a Lock of this package.`, [])
+    const text = `The lock to ${what} is of the kind ${kind}: give a Lock of this package.`
+    throw new ExecutionError(text, [])
   }
 }
 
@@ -158,7 +163,8 @@ class Redlock extends EventEmitter {
 
   // Not the clients: their URLs may have passwords.
   [inspect.custom]() {
-    return `Redlock { ${this.#locker === undefined ? `${this.clients.size} clients` : inspect(this.#locker)} }`
+    const of = this.#locker === undefined ? `${this.clients.size} clients` : inspect(this.#locker)
+    return `Redlock { ${of} }`
   }
 
   async quit() {
@@ -185,7 +191,9 @@ class Redlock extends EventEmitter {
     if (held.isOver) throw new ExecutionError('The lock has been released before.', [])
     held.isOver = true
     const results = await Promise.allSettled(held.guards.map((guard) => guard.release()))
-    for (const result of results) if (result.status === 'rejected') throw this.#failed(result.reason, lock.resources)
+    for (const result of results) {
+      if (result.status === 'rejected') throw this.#failed(result.reason, lock.resources)
+    }
     return { attempts: [this.#stats()] }
   }
 
@@ -224,7 +232,8 @@ class Redlock extends EventEmitter {
     if (typeof routine !== 'function') throw new Error('INVARIANT: routine is not a function.')
     if (settings.automaticExtensionThreshold > duration - 100) {
       throw new Error(
-        'A lock `duration` must be at least 100ms greater than the `automaticExtensionThreshold` setting.',
+        'A lock `duration` must be at least 100ms greater than the ' +
+          '`automaticExtensionThreshold` setting.',
       )
     }
     const lock = await this.#acquire(resources, duration, settings, true)
@@ -282,7 +291,8 @@ class Redlock extends EventEmitter {
         return this.#lock(resources, { guards, isOver: false }, duration, settings)
       } catch (error) {
         await Promise.allSettled(guards.map((guard) => guard.release()))
-        if (!(error instanceof LostError) || Date.now() >= deadline) throw this.#failed(error, resources)
+        const isOver = !(error instanceof LostError) || Date.now() >= deadline
+        if (isOver) throw this.#failed(error, resources)
       }
     }
   }
@@ -307,7 +317,8 @@ class Redlock extends EventEmitter {
     // A duration that is too long is refused with the range that the shortest of these leaves.
     const timeout = PATIENCE.find((one) => 4 * one <= duration && duration <= LONGEST) ?? 10
     if (duration > 0 && duration < SHORTEST) {
-      throw new OptionError(`duration ${duration} ms is too short: give ${SHORTEST} ms to ${LONGEST} ms`)
+      const range = `${SHORTEST} ms to ${LONGEST} ms`
+      throw new OptionError(`duration ${duration} ms is too short: give ${range}`)
     }
     let locker = this.#lockers.get(timeout)
     if (locker === undefined) {
@@ -382,7 +393,8 @@ function check(resources) {
 function whole(duration) {
   // Infinity passes here as in node-redlock, and fails later.
   if (Math.floor(duration) !== duration) {
-    throw new Error(`Duration must be an integer value in milliseconds: it is ${inspect(duration)}.`)
+    const given = inspect(duration)
+    throw new Error(`Duration must be an integer value in milliseconds: it is ${given}.`)
   }
 }
 
@@ -398,7 +410,8 @@ function merge(settings, changes) {
   const given = Object.entries(changes ?? {}).filter(([, value]) => value !== undefined)
   for (const [name, value] of given) {
     if (!Object.hasOwn(LEAST, name)) {
-      throw new OptionError(`there is no setting '${name}': there are ${Object.keys(LEAST).join(', ')}`)
+      const names = Object.keys(LEAST).join(', ')
+      throw new OptionError(`there is no setting '${name}': there are ${names}`)
     }
     const least = LEAST[/** @type {keyof Settings} */ (name)]
     const isAllowed = typeof value === 'number' && value >= least
@@ -415,7 +428,8 @@ function merge(settings, changes) {
  * @returns {Client[]}
  */
 function listed(clients) {
-  if (typeof clients === 'object' && clients !== null && Symbol.iterator in clients) return [...clients]
+  const isList = typeof clients === 'object' && clients !== null && Symbol.iterator in clients
+  if (isList) return [...clients]
   // Not the value: it may have a password.
   const what = clients === undefined ? 'missing' : 'not a list'
   throw new OptionError(`the clients are ${what}: give a list of clients or URLs, or a Locker`)

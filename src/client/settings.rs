@@ -662,6 +662,14 @@ mod tests {
         };
         let (cert, key) = (file("c.pem", pem("CERTIFICATE")), file("k.pem", pem("PRIVATE KEY")));
         let secret = file("s.pem", pem("ENCRYPTED PRIVATE KEY"));
+        // Both named neither the setting nor the file.
+        for (roots, says) in
+            [(&cert, "root certificate in"), (&key, "no root certificates, as PEM, in")]
+        {
+            let text = problem(encrypted().cacert(roots));
+            assert!(text.contains("cacert: ") && text.contains(says), "{text}");
+            assert!(text.contains(roots.to_str().unwrap()), "{text}");
+        }
         for (cert, key, named) in [
             (&cert, &secret, "s.pem is encrypted"),
             (&cert, &cert, "no key in"),

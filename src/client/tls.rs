@@ -125,8 +125,14 @@ impl Tls {
         let mut store = rustls::RootCertStore::empty();
         match &self.roots {
             Some(pem) => {
-                for certificate in pem.certificates("cacert", "root")? {
-                    store.add(certificate).map_err(|error| format!("root: {error}"))?;
+                let what = "cacert: a root certificate";
+                for certificate in pem.certificates("cacert", what)? {
+                    let refused = |error| format!("{what} in {}: {error}", pem.name());
+                    store.add(certificate).map_err(refused)?;
+                }
+                if store.is_empty() {
+                    let name = pem.name();
+                    return Err(format!("cacert: no root certificates, as PEM, in {name}"));
                 }
             }
             None => {
@@ -135,7 +141,7 @@ impl Tls {
             }
         }
         if store.is_empty() {
-            return Err("no root certificates found: give them as PEM".into());
+            return Err("this system has no root certificates: give a cacert, as PEM".into());
         }
         Ok(store)
     }

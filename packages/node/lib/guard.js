@@ -4,7 +4,7 @@
 
 const { LostError, NoQuorumError, OptionError, RefusedError, build } = require('./errors.js')
 const { native } = require('./native.js')
-const { length, shown } = require('./options.js')
+const { detached, length, shown } = require('./options.js')
 const { run, watch } = require('./port.js')
 
 /**
@@ -22,7 +22,7 @@ const asyncDispose = Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')
 /** @type {WeakMap<AbortSignal, Guard>} A signal keeps its guard, and so the lock. */
 const guards = new WeakMap()
 
-/** @type {WeakSet<Guard>} Those that have thrown their loss: the end of their block does not again. */
+/** @type {WeakSet<Guard>} Those that have thrown their loss: their block's end does not again. */
 const told = new WeakSet()
 
 class Guard {
@@ -35,6 +35,17 @@ class Guard {
   constructor(lease) {
     if (!(lease instanceof native.Lease)) throw new OptionError('a Guard is made by acquire')
     this.#lease = lease
+  }
+
+  /**
+   * The lease of `this`, unless the method was taken off its guard.
+   *
+   * @param {Guard} guard
+   * @param {string} method
+   */
+  static #of(guard, method) {
+    if (typeof guard === 'object' && guard !== null && #lease in guard) return guard.#lease
+    throw detached(method, 'guard')
   }
 
   get fence() {
@@ -70,7 +81,7 @@ class Guard {
   }
 
   check() {
-    const loss = this.#lease.loss()
+    const loss = Guard.#of(this, 'check').loss()
     if (loss === null) return
     told.add(this)
     throw build(loss, this.check)
@@ -78,16 +89,19 @@ class Guard {
 
   /** @param {number} [ttl] */
   async extend(ttl) {
+    const lease = Guard.#of(this, 'extend')
     const checked = length(ttl)
-    await this.#run((port) => this.#lease.extend(port, checked))
+    await this.#run((port) => lease.extend(port, checked))
   }
 
   async downgrade() {
-    await this.#run((port) => this.#lease.downgrade(port))
+    const lease = Guard.#of(this, 'downgrade')
+    await this.#run((port) => lease.downgrade(port))
   }
 
   async release() {
-    await this.#run((port) => this.#lease.release(port))
+    const lease = Guard.#of(this, 'release')
+    await this.#run((port) => lease.release(port))
   }
 
   /** @param {Parameters<typeof run>[0]} start */
@@ -101,7 +115,7 @@ class Guard {
   }
 
   keep() {
-    this.#lease.keep()
+    Guard.#of(this, 'keep').keep()
   }
 
   // JavaScript does not say how the block ended. If it ended with the loss, as thrown by `check`, a

@@ -6,7 +6,8 @@ const { isMainThread } = require('node:worker_threads')
 const { LockError, OptionError, build } = require('./errors.js')
 const { Guard, Guards, endAll, firstLost } = require('./guard.js')
 const { native } = require('./native.js')
-const { ASKED, MANY, SETTINGS, TRIED, check, list, named, shown, urls } = require('./options.js')
+const { ASKED, MANY, SETTINGS, TRIED, check, detached, list } = require('./options.js')
+const { named, shown, urls } = require('./options.js')
 const { run } = require('./port.js')
 
 /**
@@ -35,12 +36,23 @@ class Locker {
   }
 
   /**
+   * What `this` is of, unless the method was taken off its locker.
+   *
+   * @param {Locker} locker
+   * @param {string} method
+   */
+  static #of(locker, method) {
+    if (typeof locker === 'object' && locker !== null && #core in locker) return locker
+    throw detached(method, 'locker')
+  }
+
+  /**
    * @param {Name} name
    * @param {AcquireOptions} [options]
    */
   async acquire(name, options = {}) {
+    const core = Locker.#of(this, 'acquire').#core
     check(options, ASKED)
-    const core = this.#core
     const bytes = named(name)
     const { wait, ttl, label, renew, maxHold, shared, signal } = options
     const done = await run(
@@ -55,8 +67,9 @@ class Locker {
    * @param {Omit<AcquireOptions, 'wait'>} [options]
    */
   async tryAcquire(name, options = {}) {
+    const locker = Locker.#of(this, 'tryAcquire')
     check(options, TRIED)
-    return await this.acquire(name, { ...options, wait: 0 })
+    return await locker.acquire(name, { ...options, wait: 0 })
   }
 
   /**
@@ -65,8 +78,8 @@ class Locker {
    * @returns {Promise<HeldTogether>}
    */
   async acquireMany(names, options = {}) {
+    const core = Locker.#of(this, 'acquireMany').#core
     check(options, MANY)
-    const core = this.#core
     const { shared = [], wait, ttl, label, renew, maxHold, signal } = options
     const [asked, read] = [list(names, 'the names are'), list(shared, 'shared is')]
     const done = await run(
@@ -84,8 +97,9 @@ class Locker {
    * @returns {Promise<T>}
    */
   async using(name, first, second) {
+    const locker = Locker.#of(this, 'using')
     const [options, work] = asked(first, second)
-    const guard = await this.acquire(name, options)
+    const guard = await locker.acquire(name, options)
     return await hold([guard], guard.lost, (lost) => work(guard, lost))
   }
 
@@ -97,19 +111,22 @@ class Locker {
    * @returns {Promise<T>}
    */
   async usingMany(names, first, second) {
+    const locker = Locker.#of(this, 'usingMany')
     const [options, work] = asked(first, second)
-    const held = await this.acquireMany(names, options)
+    const held = await locker.acquireMany(names, options)
     return await hold(held, firstLost(held), (lost) => work(held, lost))
   }
 
   /** @param {Name} name */
   async info(name) {
+    const core = Locker.#of(this, 'info').#core
     const bytes = named(name)
-    return (await run((port) => this.#core.info(port, bytes))).states ?? []
+    return (await run((port) => core.info(port, bytes))).states ?? []
   }
 
   async settle() {
-    return (await run((port) => this.#core.settle(port))).votes ?? []
+    const core = Locker.#of(this, 'settle').#core
+    return (await run((port) => core.settle(port))).votes ?? []
   }
 
   [Symbol.for('nodejs.util.inspect.custom')]() {
@@ -135,7 +152,9 @@ function guards(done) {
 function asked(first, second) {
   const isWork = second === undefined && (typeof first !== 'object' || first === null)
   const [options, work] = isWork ? [{}, first] : [first, second]
-  if (typeof work !== 'function') throw new OptionError(`the work is ${shown(work)}: give a function`)
+  if (typeof work !== 'function') {
+    throw new OptionError(`the work is ${shown(work)}: give a function`)
+  }
   return [options, /** @type {W} */ (work)]
 }
 

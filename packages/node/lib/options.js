@@ -49,7 +49,7 @@ const GIVE = {
  * @param {Known} known
  */
 function check(options, known) {
-  if (typeof options !== 'object' || options === null || Array.isArray(options)) {
+  if (!isOptions(options)) {
     throw new OptionError(`the options are ${shown(options)}: give an object`)
   }
   const given = /** @type {Record<string, unknown>} */ (options)
@@ -70,6 +70,16 @@ function check(options, known) {
       throw new OptionError(`${name} is ${shown(value)}: give a well-formed string`)
     }
   }
+}
+
+/**
+ * Whether it can be an object with options, also one of another realm, of a class or a module. A
+ * Date, a Map or a signal has none that would be seen.
+ *
+ * @param {unknown} value
+ */
+function isOptions(value) {
+  return ['[object Object]', '[object Module]'].includes(Object.prototype.toString.call(value))
 }
 
 /**
@@ -103,6 +113,17 @@ function isSignal(value) {
  */
 function isWellFormed(text) {
   return !/\p{Surrogate}/u.test(text)
+}
+
+/**
+ * The refusal of a method that was called without its object, by its name.
+ *
+ * @param {string} method
+ * @param {string} object
+ */
+function detached(method, object) {
+  const call = `${object}.${method}(...)`
+  return new OptionError(`${method} has lost its ${object}: call it as ${call}, or bind it`)
 }
 
 /** @param {unknown} value In a short line. */
@@ -157,7 +178,9 @@ function kind(value) {
  * @returns {string[]}
  */
 function urls(nodes) {
-  if (typeof nodes === 'string') return urls(isWellFormed(nodes) ? native.splitNodes(nodes) : [nodes])
+  if (typeof nodes === 'string') {
+    return urls(isWellFormed(nodes) ? native.splitNodes(nodes) : [nodes])
+  }
   const isList = typeof nodes === 'object' && nodes !== null && Symbol.iterator in nodes
   if (!isList || types.isUint8Array(nodes)) {
     throw new OptionError(`the nodes are ${kind(nodes)}: give a list of URLs, as strings`)
@@ -171,4 +194,16 @@ function urls(nodes) {
   })
 }
 
-module.exports = { ASKED, MANY, SETTINGS, TRIED, check, length, list, named, shown, urls }
+module.exports = {
+  ASKED,
+  MANY,
+  SETTINGS,
+  TRIED,
+  check,
+  detached,
+  length,
+  list,
+  named,
+  shown,
+  urls,
+}

@@ -363,6 +363,8 @@ test('wrong settings are refused with what to do', async () => {
     [list, { label: '\ud800' }, /label is '\\ud800': give a well-formed string/i],
     [list, { ttl: 1e300 }, /ttl is 1e300: give a number of milliseconds, 20 to 86400000$/],
     [list, { cacert: '/no/such/file' }, /rediss:\/\//],
+    ['rediss://x', { cacert: '/dev/null' }, /cacert: no root certificates, as PEM, in \/dev\/null$/],
+    [list, new Date(), /the options are .*: give an object/],
   ]) {
     assert.throws(() => new Locker(given, options), { name: 'OptionError', message: says })
   }
@@ -375,7 +377,7 @@ test('wrong settings are refused with what to do', async () => {
   for (const ttl of [1, -1, Infinity]) await assert.rejects(locker.acquire('x', { ttl }), OptionError)
   await assert.rejects(locker.acquire(3), OptionError)
   await assert.rejects(locker.acquire('x', { waits: 3 }), OptionError)
-  for (const options of [5, null, 'x', []]) {
+  for (const options of [5, null, 'x', [], new Date(), new Map(), new AbortController().signal]) {
     const says = { name: 'OptionError', message: /the options are .*: give an object/ }
     await assert.rejects(locker.acquire('x', options), says)
     await assert.rejects(locker.tryAcquire('x', options), says)
@@ -394,6 +396,24 @@ test('wrong settings are refused with what to do', async () => {
   }
   await guard.release()
   new Locker(list.slice(0, 2).join(), { allowEvenNodes: true })
+})
+
+test('a method that has lost its object says how to call it', async () => {
+  const locker = patient()
+  const guard = await locker.acquire('detached')
+  for (const method of ['acquire', 'tryAcquire', 'acquireMany', 'using', 'usingMany', 'info', 'settle']) {
+    const { [method]: call } = locker
+    const says = `${method} has lost its locker: call it as locker.${method}(...), or bind it`
+    await assert.rejects(call('x', () => {}), { name: 'OptionError', message: says })
+    await assert.rejects(call.call({}, 'x', () => {}), { name: 'OptionError', message: says })
+  }
+  for (const method of ['check', 'extend', 'downgrade', 'release', 'keep']) {
+    const { [method]: call } = guard
+    const says = `${method} has lost its guard: call it as guard.${method}(...), or bind it`
+    await assert.rejects(async () => call(), { name: 'OptionError', message: says })
+  }
+  const release = guard.release.bind(guard)
+  await release()
 })
 
 test('a name is text or bytes, and not empty', async () => {

@@ -299,10 +299,12 @@ test('errors name what the user wrote', async () => {
   assert.match(await said(1e11), /^duration .* above .* give 30 ms to 86400000 ms .* give a Locker with maxTtl$/)
   const slow = new ours.Redlock(new Locker(urls(nodes), { timeout: 3000 }))
   assert.match(await said(5000, slow), /^the Locker's timeout 3000 ms does not fit into duration 5000 ms/)
-  for (const wrong of [{}, null, undefined, 'lock', new ours.Redlock(['redis://a'])]) {
+  const lock = await redlock.acquire(['copied'], 5000)
+  for (const wrong of [{}, null, undefined, 'lock', { ...lock }, new ours.Redlock(['redis://a'])]) {
     await assert.rejects(redlock.release(wrong), /^ExecutionError: The lock to release is of the kind/)
     await assert.rejects(redlock.extend(wrong, 1000), /^ExecutionError: The lock to extend is of the kind/)
   }
+  await redlock.release(lock)
 })
 
 test('a client of Sentinels leads to its group', () => {

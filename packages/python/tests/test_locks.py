@@ -429,8 +429,8 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
         ({"wait": -2}, "wait is -2: give a number of seconds, 0 or more"),
         ({"ttl": "5"}, "ttl is '5': give a number of seconds"),
         ({"wait": True}, "wait is True: give a number"),
-        ({"max_hold": 10**400}, "max_hold is 1000"),
-        ({"wait": 10**400}, "give a smaller number of seconds"),
+        ({"ttl": 10**400}, "ttl is inf: give a finite number of seconds, 0.02 to 86400"),
+        ({"wait": -(10**400)}, "wait is -inf: give a number of seconds, 0 or more"),
         ({"ttl": 90_000}, "with max_ttl"),
         ({"ttl": 86_401}, "ttl 86401 s is above the nodes' limit: give 0.02 s to 86400 s and let"),
         ({"ttl": 86_401, "max_ttl": 3_600}, "give 0.02 s to 3600 s"),
@@ -468,6 +468,7 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
         ({"max_ttl": 0.9, "timeout": 0.5}, "give 1.5 s or more"),
         ({"label": "x" * 129}, "at most 128"),
         ({"cacert": "/no/such/file"}, "rediss://"),
+        ({"cacert": "/dev/null", "nodes": ["rediss://x"]}, "certificates, as PEM, in /dev/null"),
     ]:
         with pytest.raises(lockmod.OptionError) as refused:
             Locker(**{"nodes": nodes, **wrong})  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import reprlib
 from typing import TYPE_CHECKING, Callable, Iterable, NamedTuple, Union, cast
@@ -67,7 +68,8 @@ def seconds(what: str, value: float | None) -> float | None:
     try:
         return float(value)
     except OverflowError:
-        _refuse(what, given, "a smaller number of seconds")
+        # What Python reads 1e400 as. The native part names the limit, or takes it for without end.
+        return math.inf if value > 0 else -math.inf
     except (TypeError, ValueError):
         _refuse(what, given, "a number of seconds")
 
