@@ -7,7 +7,8 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HeldError, Locker, LostError } from 'lockmod'
 
-const locker = new Locker(process.env.LOCKMOD_NODES, { ttl: 10_000, label: `worker-${process.pid}` })
+const label = `worker-${process.pid}`
+const locker = new Locker(process.env.LOCKMOD_NODES, { ttl: 10_000, label })
 
 /** Your work, step by step. */
 async function handle(task, guard) {

@@ -79,7 +79,8 @@ class Node:
             try:
                 command, writer = await asyncio.wait_for(self.received.get(), PATIENCE)
             except asyncio.TimeoutError:
-                raise Departure(f"node {self.number} got nothing, and should get {pattern}") from None
+                missing = f"node {self.number} got nothing, and should get {pattern}"
+                raise Departure(missing) from None
             if self.writer not in (None, writer):
                 raise Departure(f"node {self.number} got {shown(command)} on another connection")
             self.writer = writer
@@ -267,7 +268,8 @@ async def main() -> int:
             try:
                 await play(exchange, given.driver)
             except Departure as departure:
-                print(f"FAILED  {exchange['name']}: {departure}\n        {exchange['why']}", flush=True)
+                print(f"FAILED  {exchange['name']}: {departure}", flush=True)
+                print(f"        {exchange['why']}", flush=True)
                 return False
             print(f"ok      {exchange['name']}", flush=True)
             return True

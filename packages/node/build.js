@@ -16,13 +16,15 @@ if (existsSync(manifest)) {
   const options = ['build', '--release', '--manifest-path', manifest, '--target-dir', target]
   const { status, error } = spawnSync('cargo', options, { stdio: 'inherit' })
   if (status !== 0) {
-    console.error(error ? `cargo: ${error.message}. The package is built with Rust: https://rustup.rs` : '')
+    const needs = 'The package is built with Rust: https://rustup.rs'
+    console.error(error ? `cargo: ${error.message}. ${needs}` : '')
     process.exit(1)
   }
   // In one step: a running program keeps the file that it has loaded.
   copyFileSync(join(target, 'release', library), `${binary}.new`)
   renameSync(`${binary}.new`, binary)
 } else if (!existsSync(binary)) {
-  console.error(`This package was made for another platform than ${process.platform} on ${process.arch}.`)
+  const platform = `${process.platform} on ${process.arch}`
+  console.error(`This package was made for another platform than ${platform}.`)
   process.exit(1)
 }

@@ -85,7 +85,7 @@ export interface AcquireOptions {
    * are served in the order in which they came.
    */
   shared?: boolean | undefined
-  /** Ends the wait. The promise is rejected with the signal's reason, and nothing is left behind. */
+  /** Ends the wait: the promise is rejected with the signal's reason, and nothing is left. */
   signal?: AbortSignal | undefined
 }
 
@@ -239,8 +239,8 @@ export class Locker {
  * `SuppressedError`, also if the signal `lost` stopped it; `Locker.using` throws the one that
  * matters.) A release that too few nodes
  * confirmed is no error at the end of a block: the lease runs out. A guard that is forgotten is
- * renewed until it is garbage-collected, which may be never, and then releases in the background. Its
- * signal `lost` keeps it, a listener of the signal does not.
+ * renewed until it is garbage-collected, which may be never, and then releases in the background.
+ * Its signal `lost` keeps it, a listener of the signal does not.
  */
 export class Guard {
   private constructor()
@@ -301,17 +301,18 @@ export class Guard {
   /**
    * Releases the lock, and waits until a quorum of nodes has confirmed.
    *
-   * Rejected with a `LostError` if the lease had ended before, by the clock or at the nodes, so that
-   * another may have held the lock since; what `lost` and `check()` said stays the reason. Rejected
-   * with a `NoQuorumError` if too few nodes answered, and with a `RefusedError` if too many refuse:
-   * on those the lease runs out. In each case there is nothing left to do. A second release does
-   * nothing.
+   * Rejected with a `LostError` if the lease had ended before, by the clock or at the nodes, so
+   * that another may have held the lock since; what `lost` and `check()` said stays the reason.
+   * Rejected with a `NoQuorumError` if too few nodes answered, and with a `RefusedError` if too
+   * many refuse: on those the lease runs out. In each case there is nothing left to do. A second
+   * release does nothing.
    */
   release(): Promise<void>
 
   /**
    * Keeps the lock when the guard is forgotten or the process ends: nothing releases it then, and
-   * the lease ends with its ttl, because nothing renews it either. Until then it is renewed as before.
+   * the lease ends with its ttl, because nothing renews it either. Until then it is renewed as
+   * before.
    */
   keep(): void
 
@@ -319,8 +320,8 @@ export class Guard {
 }
 
 /**
- * The guards of several locks, in the order of their names: an array, to be used with `await using`,
- * which releases all of them.
+ * The guards of several locks, in the order of their names: an array, to be used with
+ * `await using`, which releases all of them.
  */
 export class Guards extends Array<Guard> {
   private constructor()
@@ -346,11 +347,13 @@ export class LockError extends Error {
 }
 
 /**
- * Another holds the lock, or several compete for it, or the nodes keep it for the first in line; and
- * the wait is over.
+ * Another holds the lock, or several compete for it, or the nodes keep it for the first in line;
+ * and the wait is over.
  */
 export class HeldError extends LockError {
-  /** The label of the holder, as most nodes report it; undefined if it has none, or nobody holds it. */
+  /**
+   * The label of the holder, as most nodes report it; undefined if it has none, or nobody holds it.
+   */
   readonly label: string | undefined
   /** How long its lease lasts unless it is extended. */
   readonly left: number | undefined
@@ -368,8 +371,8 @@ export class NoQuorumError extends LockError {}
 
 /**
  * A retry does not help: too many nodes have no module, give no permission, have something else
- * under the name, or refuse a ttl above their limit; or the program ends. As with `NoQuorumError`, a
- * failed extension takes nothing away.
+ * under the name, or refuse a ttl above their limit; or the program ends. As with `NoQuorumError`,
+ * a failed extension takes nothing away.
  */
 export class RefusedError extends LockError {}
 
@@ -378,7 +381,8 @@ export class TooLateError extends LockError {}
 
 /**
  * The lease has ended: stop what it protected. If it expired because too few nodes confirmed an
- * extension, `nodes` has their votes on the last one; if it was removed, the votes that showed this.
+ * extension, `nodes` has their votes on the last one; if it was removed, the votes that showed
+ * this.
  */
 export class LostError extends LockError {
   /** `expired`, `removed` by force, `max_hold` reached, or `released`. */

@@ -25,7 +25,7 @@ def done(call):
 
 
 def rounds(name, count, file, kinds=""):
-    """Enters and leaves under the lock, and writes so into a file: the fence, and which of the two."""
+    """Enters and leaves under the lock, and writes so into a file: the fence, and which of both."""
     locker = Locker(urls, ttl=10, timeout=2, label=label)
     log = os.open(file, os.O_WRONLY | os.O_APPEND)
     for number in range(int(count)):

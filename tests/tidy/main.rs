@@ -3,7 +3,7 @@
 //! | rule | what it wants | a way out |
 //! |---|---|---|
 //! | head | a Rust file opens with `//!` | |
-//! | width | at most 100 columns of Rust | a link; a row of a table in a file's head |
+//! | width | at most 100 columns of Rust, and of the packages' and examples' scripts | a link; a row of a table in a file's head |
 //! | length | at most 600 lines of `src` before the unit tests | |
 //! | proof | no `unwrap()`, `expect(`, `panic!`-likes in `src` outside unit tests | `// PROOF: why it cannot happen`, on the line or just above |
 //! | unfinished | none of the usual marks for work left undone, no `dbg!` | |

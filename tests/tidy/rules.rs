@@ -32,6 +32,11 @@ pub(crate) struct Rule {
     pub(crate) good: &'static [(&'static str, &'static str)],
 }
 
+const WIDE: &str = concat!(
+    "// 0123456789012345678901234567890123456789012345678901",
+    "23456789012345678901234567890123456789012345678901234567890123456789\n"
+);
+
 pub(crate) const ALL: &[Rule] = &[
     Rule {
         name: "head",
@@ -42,14 +47,7 @@ pub(crate) const ALL: &[Rule] = &[
     Rule {
         name: "width",
         check: width,
-        bad: &[(
-            "src/a.rs",
-            concat!(
-                "// 0123456789012345678901234567890123456789012345678901",
-                "23456789012345678901234567890123456789012345678901234567890123456789\n"
-            ),
-            1,
-        )],
+        bad: &[("src/a.rs", WIDE, 1), ("packages/a.d.ts", WIDE, 1), ("examples/a.py", WIDE, 1)],
         good: &[(
             "src/a.rs",
             concat!(
@@ -273,8 +271,19 @@ fn head(sources: &[Source]) -> Vec<Finding> {
     })
 }
 
+/// Rust, and the scripts of the packages and the examples; the packages' own tests are not that
+/// narrow yet.
+fn has_width(source: &Source) -> bool {
+    const FOLDERS: [&str; 3] = ["examples/", "packages/", "tests/languages/"];
+    const TESTS: [&str; 2] = ["packages/node/test/", "packages/python/tests/"];
+    const ENDS: [&str; 6] = [".py", ".pyi", ".js", ".mjs", ".ts", ".mts"];
+    let is_in = |folders: &[&str]| folders.iter().any(|folder| source.is_in(folder));
+    let is_script = ENDS.iter().any(|end| source.path.ends_with(end));
+    source.is_rust() || (is_script && is_in(&FOLDERS) && !is_in(&TESTS))
+}
+
 fn width(sources: &[Source]) -> Vec<Finding> {
-    each_line(sources, Source::is_rust, |source, i| {
+    each_line(sources, has_width, |source, i| {
         let text = &source.lines[i].text;
         let is_whole = text.contains("://") || text.trim_start().starts_with("//! |");
         let is_bad = text.chars().count() > COLUMNS_MAX && !is_whole;

@@ -37,7 +37,9 @@ function server(client) {
  */
 function read(client) {
   const options = /** @type {any} */ (client)?.options
-  if (typeof options !== 'object' || options === null) throw new Unclear('it has no options for one server')
+  if (typeof options !== 'object' || options === null) {
+    throw new Unclear('it has no options for one server')
+  }
   if ('rootNodes' in options || ('isCluster' in client && client.isCluster === true)) {
     throw new Unclear('it is for a Cluster')
   }
@@ -65,13 +67,17 @@ function read(client) {
  */
 function group(options) {
   const { sentinels, name, role } = options
-  if (role && role !== 'master') throw new Unclear('it is for a replica, and only the master grants locks')
+  if (role && role !== 'master') {
+    throw new Unclear('it is for a replica, and only the master grants locks')
+  }
   if (!name) throw new Unclear('it names no group')
   if (!Array.isArray(sentinels) || sentinels.length === 0) throw new Unclear('it names no Sentinel')
   if (options.natMap) throw new Unclear('its natMap would not be used')
   // As in ioredis, which needs both settings to reach the master over TLS.
   const tls = encrypted(options.enableTLSForSentinelMode && options.tls)
-  if (encrypted(options.sentinelTLS) !== tls) throw new Unclear('the master and the Sentinels differ in TLS')
+  if (encrypted(options.sentinelTLS) !== tls) {
+    throw new Unclear('the master and the Sentinels differ in TLS')
+  }
   const places = sentinels.map((sentinel) => address(sentinel, 26_379)).join(',')
   const { user, password } = login(options)
   const { sentinelUsername: sentinel_username, sentinelPassword: sentinel_password } = options
@@ -89,7 +95,8 @@ function group(options) {
 function encrypted(tls) {
   if (!tls) return false
   if (['ca', 'cert', 'key', 'pfx', 'secureContext'].some((name) => tls[name])) {
-    throw new OptionError("give a Locker with `cacert`, `cert` and `key`, in place of the clients' tls")
+    const instead = "in place of the clients' tls"
+    throw new OptionError(`give a Locker with \`cacert\`, \`cert\` and \`key\`, ${instead}`)
   }
   return true
 }

@@ -25,8 +25,8 @@ const { join } = require('node:path')
  *     shared: (string | Uint8Array)[], wait?: number, ttl?: number, label?: string,
  *     renew?: boolean, maxHold?: number): number,
  *   info(port: Port, name: string | Uint8Array): number, settle(port: Port): number }} Core
- * @typedef {{ Port: new (ring: () => void) => Port, Lease: Function, open(made: object): Core | Failed,
- *   finish(): void,
+ * @typedef {{ Port: new (ring: () => void) => Port, Lease: Function,
+ *   open(made: object): Core | Failed, finish(): void,
  *   splitNodes(text: string): string[] }} Native
  */
 

@@ -57,15 +57,15 @@ class LockError(Exception):
 
 
 class HeldError(LockError):
-    """Another holds the lock, or several compete for it, or the nodes keep it for the first in line;
-    and the wait is over."""
+    """Another holds the lock, or several compete for it, or the nodes keep it for the first in
+    line; and the wait is over."""
 
     is_retryable = True
 
     @property
     def label(self) -> str | None:
-        """The label of the holder, as most nodes report it; None if it has none, or nobody holds the
-        lock."""
+        """The label of the holder, as most nodes report it; None if it has none, or nobody holds
+        the lock."""
         labels = [vote.label for vote in self.nodes if vote.label is not None]
         return max(labels, key=labels.count, default=None)
 

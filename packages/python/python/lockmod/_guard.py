@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _NAME_MAX = 80
 # What is said of the wrong kind of block.
 _ASYNC = "a guard of `locker.aio` is for `async with`, not `with`"
-_SYNC = "this guard is for `with`: for `async with`, take `locker.lock(...)` or a guard of `locker.aio`"
+_SYNC = (
+    "this guard is for `with`: for `async with`, take `locker.lock(...)` or a guard of `locker.aio`"
+)
 _ONE = "a guard cannot be copied or pickled: it is one lock, held in this process"
 
 
@@ -132,9 +134,9 @@ class _Held:
         self._lease.check()
 
     def keep(self) -> None:
-        """Keeps the lock when the guard is forgotten or the program ends: nothing releases it then, and
-        the lease ends with its ttl, because nothing renews it either. Until then it is renewed as
-        before.
+        """Keeps the lock when the guard is forgotten or the program ends: nothing releases it then,
+        and the lease ends with its ttl, because nothing renews it either. Until then it is renewed
+        as before.
         """
         self._lease.keep()
 
@@ -443,7 +445,7 @@ class AsyncGuards(List[AsyncGuard]):
 
 
 class _Block:
-    """Cancels the task of an `async with` block when the lease is lost, as `asyncio.timeout` does."""
+    """Cancels the task of an `async with` block when the lease is lost, like `asyncio.timeout`."""
 
     def __init__(self, lease: Lease) -> None:
         task = asyncio.current_task()

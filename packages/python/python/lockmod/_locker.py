@@ -75,7 +75,7 @@ class NodeInfo(NamedTuple):
     waiting_readers: int = 0
     """How many of those in line wait as readers."""
     first_waiting: Optional[float] = None
-    """How long the first in line has been waiting at this node, in seconds; None if nobody waits."""
+    """How long the first in line has been waiting at this node, in seconds, if somebody waits."""
     vote: Optional[NodeVote] = None
     """Why, if the node reports nothing."""
 
@@ -117,8 +117,8 @@ class Locker:
       node fewer.
     - `cacert`, `cert`, `key`: PEM files for TLS.
 
-    None stands for the default in all options. Raises `OptionError` if a setting is wrong; does not wait for nodes. After a fork the child's
-    first call opens new connections.
+    None stands for the default in all options. Raises `OptionError` if a setting is wrong; does not
+    wait for nodes. After a fork the child's first call opens new connections.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Locker:
         ...     other.acquire("account-17", wait=0)
         Traceback (most recent call last):
         ...
-        lockmod.HeldError: lock 'account-17' is not free: ... nodes hold it for worker-7 for up to ...
+        lockmod.HeldError: lock 'account-17' is not free: ... nodes hold it for worker-7 for ...
 
         With `shared` it is held as a reader: with any number of readers, but no writer. Readers and
         writers are served in the order in which they came.
@@ -305,7 +305,7 @@ class Locker:
 
 
 class _Acquiring(Coroutine[Any, Any, Any]):
-    """An acquisition that is to be awaited. If it is used like the guard, it says what is missing."""
+    """An acquisition that is to be awaited. Used like the guard, it says what is missing."""
 
     __slots__ = ("__weakref__", "_inside")
 
@@ -332,7 +332,8 @@ class _Acquiring(Coroutine[Any, Any, Any]):
 
     def _refuse(self) -> NoReturn:
         self.close()
-        raise TypeError(f"a coroutine is not a block: write async with {_AWAIT}, or locker.lock(...)")
+        give = f"write async with {_AWAIT}, or locker.lock(...)"
+        raise TypeError(f"a coroutine is not a block: {give}")
 
     # No method for type checkers, which know better.
     if not TYPE_CHECKING:

@@ -14,7 +14,7 @@ import threading
 import traceback
 import weakref
 from asyncio import get_running_loop
-from typing import TYPE_CHECKING, Any, Callable, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from . import _lockmod
 
@@ -28,7 +28,8 @@ T = TypeVar("T")
 
 def abandon(value: object) -> None:
     """Releases what arrived for a caller that no longer waits."""
-    for lease in value if isinstance(value, list) else [value]:  # pyright: ignore[reportUnknownVariableType]
+    arrived = cast("list[object]", value) if isinstance(value, list) else [value]
+    for lease in arrived:
         if isinstance(lease, _lockmod.Lease):
             lease.abandon()
 

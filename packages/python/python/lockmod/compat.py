@@ -5,8 +5,8 @@
 
 `redis` may be a client of redis-py or valkey-py, also one for a master under Sentinel, whose server
 needs the module; a list of clients or URLs, which makes a quorum; or a `lockmod.Locker`. The errors
-are redis-py's, or valkey-py's if only that is installed. As there, a lock ends `timeout` seconds after it was acquired unless it is extended,
-and stays until then unless it is released.
+are redis-py's, or valkey-py's if only that is installed. As there, a lock ends `timeout` seconds
+after it was acquired unless it is extended, and stays until then unless it is released.
 
 What differs, by design:
 
@@ -218,8 +218,8 @@ class _Base:
         if not self.timeout:
             raise self._error(
                 "a lock without an end does not exist: if its holder crashes, nobody could ever "
-                "acquire it again; give timeout=30, and renew=True if it has to last for as long as "
-                "its holder does"
+                "acquire it again; give timeout=30, and renew=True if it has to last for as long "
+                "as its holder does"
             )
         return self._checked(lambda: seconds("timeout", self.timeout)) or 0
 
