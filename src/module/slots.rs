@@ -10,7 +10,7 @@ use super::ffi::{Args, Context, Level};
 use super::process::Process;
 use super::{clock, config, process, start};
 use crate::engine::{
-    Came, Millis, MoveAtOnce, Passage, QuarantineReason, Question, Refusal, SlotRuns,
+    CONFIRM_DELAY, Came, Millis, MoveAtOnce, Passage, QuarantineReason, Question, Refusal, SlotRuns,
 };
 use crate::wire::slots::{SlotMessage, has_highest_epoch, read_message, read_shares, slot_of};
 
@@ -120,7 +120,23 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
             look(context);
             answer(context, (sender, number), (&slots, passage));
         }
-        Some(SlotMessage::Answer { .. } | SlotMessage::Question { .. }) | None => {}
+        Some(SlotMessage::ConfirmQuestion { number, since })
+            if has_begun && can_answer(context) =>
+        {
+            // In a large Cluster, questions come more often.
+            let is_fresh =
+                |process: &mut Process| clock::now() < process.slots_looked_at.after(CONFIRM_DELAY);
+            if !process::with(server, is_fresh) {
+                look(context);
+            }
+            confirm(context, sender, (number, since));
+        }
+        Some(SlotMessage::Confirmation(told)) if has_begun && context.flags().is_master() => {
+            look(context);
+            process::with(server, |process| process.node.confirmed(sender, &told, clock::now()));
+            come_to_all(context);
+        }
+        Some(_) | None => {}
     }
 }
 
@@ -168,9 +184,23 @@ fn answer(
     }
 }
 
+/// Says which slots of another master are its own, as this server believes.
+fn confirm(context: &mut Context<'_>, sender: &[u8], (number, since): (u64, u64)) {
+    let told =
+        process::with(context.in_server(), |process| process.node.confirm(sender, number, since));
+    if let Some(told) = told {
+        context.tell_cluster(Some(sender), &SlotMessage::Confirmation(told).to_string());
+    }
+}
+
 /// Sends the questions that are due.
 fn ask_others(context: &mut Context<'_>) {
     let now = clock::now();
+    let confirm = process::with(context.in_server(), |process| process.node.confirm_question(now));
+    if let Some((number, since)) = confirm {
+        let question = SlotMessage::ConfirmQuestion { number, since };
+        context.tell_cluster(None, &question.to_string());
+    }
     let questions = process::with(context.in_server(), |process| process.node.questions(now));
     for Question { master, number, passage, slots } in questions {
         let question = SlotMessage::Question { number, passage, slots };
@@ -195,7 +225,10 @@ pub(super) fn look(context: &mut Context<'_>) {
         shares.had_none = earlier.is_empty();
     }
     let now = clock::now();
-    process::with(server, |process| process.node.see(&shares, now));
+    process::with(server, |process| {
+        process.slots_looked_at = now;
+        process.node.see(&shares, now);
+    });
 }
 
 /// Those of these slots, new since the module was loaded, that the server may have taken by itself.

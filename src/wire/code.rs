@@ -126,7 +126,7 @@ pub const ERR: Code = code(
 pub(crate) const TRYAGAIN: Code = code(
     "TRYAGAIN",
     Meaning::Later,
-    "the lock's slot is moving, or the node has started in a Cluster",
+    "the lock's slot is moving, or the node has started in a Cluster or is cut off from it",
     "soon",
 );
 

@@ -132,8 +132,8 @@ impl fmt::Display for Refusal {
             Refusal::SlotMoving { slot } => {
                 write!(
                     f,
-                    " slot {slot} is moving, or this node has started or hung, and other masters \
-                     have not answered yet"
+                    " slot {slot} is moving, or this node has started, hung or is cut off, and \
+                     other masters have not answered yet"
                 )
             }
         }

@@ -7,7 +7,9 @@
 use super::request::number;
 use std::fmt;
 
-use crate::engine::{Fence, Footing, Millis, Passage, SLOTS, Shares, SlotAnswer, SlotRuns};
+use crate::engine::{
+    Confirmation, Fence, Footing, Millis, Passage, SLOTS, Shares, SlotAnswer, SlotRuns,
+};
 
 /// The slot of a name.
 pub fn slot_of(name: &[u8]) -> u16 {
@@ -116,7 +118,16 @@ pub enum SlotMessage {
         /// The slots.
         slots: SlotRuns,
     },
-    /// To a master that asked: `lockmod floor left longest number up held first-last ...`.
+    /// To all: whether they confirm which slots are the sender's: `lockmod confirm number since`.
+    ConfirmQuestion {
+        /// Tells the sender when it asked.
+        number: u64,
+        /// The number of the question since which breaks matter.
+        since: u64,
+    },
+    /// To who asked that: `lockmod confirmed number since first-last ... lost first-last ...`.
+    Confirmation(Confirmation),
+    /// To a master that asked: `lockmod floor left longest number up held sure first-last ...`.
     Answer {
         /// The number of the question.
         number: u64,
@@ -133,6 +144,12 @@ impl fmt::Display for SlotMessage {
             SlotMessage::Question { number, passage, .. } => {
                 write!(f, " {} {number}", ask(*passage))?
             }
+            SlotMessage::ConfirmQuestion { number, since } => {
+                write!(f, " {CONFIRM} {number} {since}")?
+            }
+            SlotMessage::Confirmation(Confirmation { number, since, .. }) => {
+                write!(f, " {CONFIRMED} {number} {since}")?
+            }
             SlotMessage::Report(footing)
             | SlotMessage::Answer { answer: SlotAnswer { footing, .. }, .. } => {
                 let Footing { floor, left, longest } = footing;
@@ -140,13 +157,20 @@ impl fmt::Display for SlotMessage {
             }
         }
         if let SlotMessage::Answer { number, answer } = self {
-            write!(f, " {number} {} {}", answer.up.get(), answer.held.get())?;
+            let [up, held, sure] = [answer.up, answer.held, answer.sure].map(Millis::get);
+            write!(f, " {number} {up} {held} {sure}")?;
         }
+        let mut write_runs = |slots: &SlotRuns| {
+            slots.iter().try_for_each(|(first, last)| write!(f, " {first}-{last}"))
+        };
         match self {
-            SlotMessage::Report(_) => Ok(()),
+            SlotMessage::Report(_) | SlotMessage::ConfirmQuestion { .. } => Ok(()),
             SlotMessage::Question { slots, .. }
-            | SlotMessage::Answer { answer: SlotAnswer { slots, .. }, .. } => {
-                slots.iter().try_for_each(|(first, last)| write!(f, " {first}-{last}"))
+            | SlotMessage::Answer { answer: SlotAnswer { slots, .. }, .. } => write_runs(slots),
+            SlotMessage::Confirmation(Confirmation { slots, lost, .. }) => {
+                write_runs(slots)?;
+                write!(f, " {LOST}")?;
+                lost.iter().try_for_each(|(first, last)| write!(f, " {first}-{last}"))
             }
         }
     }
@@ -163,18 +187,33 @@ pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
         let slots = words.filter_map(read_range).collect();
         return Some(SlotMessage::Question { number, passage, slots });
     }
+    if first == CONFIRM {
+        let (number, since) = (count(words.next())?, count(words.next())?);
+        return Some(SlotMessage::ConfirmQuestion { number, since });
+    }
+    if first == CONFIRMED {
+        let (number, since) = (count(words.next())?, count(words.next())?);
+        let slots = words.by_ref().take_while(|word| *word != LOST).filter_map(read_range);
+        let slots = slots.collect();
+        let lost = words.filter_map(read_range).collect();
+        return Some(SlotMessage::Confirmation(Confirmation { number, since, slots, lost }));
+    }
     let floor = Fence::new(count(Some(first))?)?;
     let left = Millis::new(count(words.next())?);
     // Earlier builds do not say their longest lease.
     let longest = count(words.next()).map_or(Millis::ZERO, Millis::new);
     let footing = Footing { floor, left, longest };
     let Some(number) = count(words.next()) else { return Some(SlotMessage::Report(footing)) };
-    let (up, held) = (Millis::new(count(words.next())?), Millis::new(count(words.next())?));
+    let mut length = || Some(Millis::new(count(words.next())?));
+    let (up, held, sure) = (length()?, length()?, length()?);
     let slots = words.filter_map(read_range).collect();
-    Some(SlotMessage::Answer { number, answer: SlotAnswer { footing, up, held, slots } })
+    Some(SlotMessage::Answer { number, answer: SlotAnswer { footing, up, held, sure, slots } })
 }
 
 const PREFIX: &str = "lockmod";
+const CONFIRM: &str = "confirm";
+const CONFIRMED: &str = "confirmed";
+const LOST: &str = "lost";
 
 /// The word of a question.
 const fn ask(passage: Passage) -> &'static str {
@@ -257,9 +296,16 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
             for message in [
                 SlotMessage::Report(footing),
                 SlotMessage::Question { number, passage, slots: slots.clone() },
+                SlotMessage::ConfirmQuestion { number, since: left.get() },
+                SlotMessage::Confirmation(Confirmation {
+                    number,
+                    since: left.get(),
+                    slots: slots.clone(),
+                    lost: slots.iter().take(1).copied().collect(),
+                }),
                 SlotMessage::Answer {
                     number,
-                    answer: SlotAnswer { footing, up: left, held: longest, slots },
+                    answer: SlotAnswer { footing, up: left, held: longest, sure: left, slots },
                 },
             ] {
                 let text = message.to_string();

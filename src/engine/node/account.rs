@@ -185,7 +185,7 @@ impl Node {
     /// How much longer, at least, the node grants nothing because leases that it does not know may
     /// stand.
     fn least_left(&self, now: Instant, settings: (Millis, Caution)) -> Millis {
-        let of_start = match self.start_obstacle(now, settings) {
+        let of_start = match self.common_obstacle(now, settings) {
             Some(Refusal::Quarantine { left, .. }) => left,
             _ => Millis::ZERO,
         };

@@ -10,6 +10,7 @@ mod authority;
 mod availability;
 mod change;
 mod company;
+mod confirmations;
 mod direct;
 mod epoch;
 mod facts;
@@ -37,11 +38,13 @@ mod statement;
 mod survey;
 mod tally;
 mod tending;
+mod witness;
 
 pub use account::{LockAccount, LockState, NodeAccount, ReadersAccount, Uncounted};
 pub use authority::{Attached, Authority, BEAT, Heartbeat, Mandate, Pledge, SUPPORT};
 pub use availability::Availability;
 pub use change::Change;
+pub use confirmations::CONFIRM_DELAY;
 pub use direct::{Direct, Grantee};
 pub use facts::{Decided, Stated};
 pub use inventory::{Census, Inventory};
@@ -53,7 +56,8 @@ pub use recovery::{Found, Loaded, Recovery, Saved, Stopped, promote, recover, st
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use serving::{Effect, Gate, Look, NextCalls, Parting, Turning};
 pub use shares::{
-    Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number,
+    Confirmation, Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns,
+    question_number,
 };
 pub use slots::{Came, Slots};
 pub use start::{Begun, Caution, Warning};
@@ -247,7 +251,7 @@ impl Node {
         }
         let own = self.promises.quarantine(now);
         let own = own.map(|(left, reason)| Refusal::Quarantine { reason, left });
-        own.or_else(|| self.start_obstacle(now, settings))
+        own.or_else(|| self.common_obstacle(now, settings))
     }
 
     // ------------------------------------------------------------------------------ durability

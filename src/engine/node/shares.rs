@@ -51,6 +51,20 @@ pub struct Footing {
     pub longest: Millis,
 }
 
+/// An answer to the question whether slots are the asker's: see [`Node::confirm`](super::Node).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Confirmation {
+    /// The number of the question.
+    pub number: u64,
+    /// The number of an earlier question: what was lost since then is told.
+    pub since: u64,
+    /// The asker's slots, as the sender's server believes.
+    pub slots: SlotRuns,
+    /// Slots that the asker has lost since then, as the sender's server believed; some may be its
+    /// own again.
+    pub lost: SlotRuns,
+}
+
 /// An answer to a [`Question`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotAnswer {
@@ -61,6 +75,9 @@ pub struct SlotAnswer {
     /// For how long leases may stand that the sender granted in these slots, and that have not
     /// moved with them.
     pub held: Millis,
+    /// For how long most masters have confirmed that the sender may decide in these slots, or might
+    /// have if it had not lost them.
+    pub sure: Millis,
     /// Those of the slots that are on their way to who asks, or are its own.
     pub slots: SlotRuns,
 }
@@ -110,4 +127,9 @@ pub struct Question {
 /// The number of a question at this time. A clock of milliseconds takes 41 bits for 69 years.
 pub fn question_number(boot: u64, now: Instant) -> u64 {
     ((boot % (1 << 22)) << 41).saturating_add(now.as_millis())
+}
+
+/// Whether two questions are of one boot of who asked.
+pub(super) const fn is_of_one_boot(one: u64, other: u64) -> bool {
+    one >> 41 == other >> 41
 }

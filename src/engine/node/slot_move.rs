@@ -11,6 +11,8 @@ use crate::engine::{Fence, Instant, Millis};
 const FRESH: Millis = Millis::new(5 * BEAT.get());
 /// How long after a question it is asked again.
 const ASK_EVERY: Millis = Millis::new(100);
+/// The same while the slot is on its way, once that master has answered.
+const ASK_AGAIN_EVERY: Millis = Millis::new(BEAT.get() / 2);
 /// How often it is asked at least before the other master is given up: a node that hangs itself
 /// does not read the answer.
 const ASKS_MIN: u8 = 20;
@@ -59,6 +61,8 @@ pub(super) struct Move {
     /// When the last question was asked that the other master has answered, of those from this
     /// stage. An answer that came in time stands once the slot is here.
     answered: Option<Instant>,
+    /// Up to when the answers show that no third master can decide there.
+    sure_until: Instant,
     /// The node waits up to this instant.
     pub(super) until: Option<Instant>,
     /// When the node first saw it at this stage.
@@ -75,12 +79,13 @@ pub(super) struct Move {
 }
 
 impl Move {
-    pub(super) const fn new(stage: MoveStage, other: Option<usize>, since: Instant) -> Move {
+    pub(super) fn new(stage: MoveStage, other: Option<usize>, since: Instant) -> Move {
         Move {
             stage,
             other,
             taken_by: None,
             answered: None,
+            sure_until: Instant::default(),
             until: None,
             since,
             asks_since: since,
@@ -130,7 +135,7 @@ impl Move {
     pub(super) fn is_to_ask(&mut self, now: Instant) -> bool {
         let pause = match (self.is_answered(now), self.stage) {
             (false, _) => ASK_EVERY,
-            (true, MoveStage::Comes) => BEAT,
+            (true, MoveStage::Comes) => ASK_AGAIN_EVERY,
             (true, _) => return false,
         };
         let is_due = self.asked_at.is_none_or(|at| at.after(pause) <= now);
@@ -161,12 +166,13 @@ impl Move {
             self.held_until = is_held.then(|| now.after(with_drift(answer.held)));
         }
         (self.answered, self.floor) = (Some(at), self.floor.max(answer.footing.floor));
+        self.sure_until = self.sure_until.max(at.after(answer.sure));
     }
 
     fn is_answered(&self, now: Instant) -> bool {
         let counts = |at: Instant| match self.stage {
             // Its floor may rise.
-            MoveStage::Comes => now <= at.after(FRESH),
+            MoveStage::Comes => now <= at.after(FRESH).min(self.sure_until),
             _ => true,
         };
         self.answered.is_some_and(counts)
@@ -190,11 +196,12 @@ impl Move {
     }
 
     /// What must be done before the node decides in the slot. `told`: the other master's last
-    /// report, and when it came. `longest`: the longest lease that the node knows of.
+    /// report, and when it came. `steady_since`: since when most masters have confirmed that the
+    /// slot is this node's. `longest`: the longest lease that the node knows of.
     pub(super) fn coming(
         &self,
         told: Option<(Instant, Footing)>,
-        now: Instant,
+        (now, steady_since): (Instant, Instant),
         longest: Millis,
     ) -> Coming {
         if self.stage == MoveStage::Leaves {
@@ -202,10 +209,13 @@ impl Move {
         }
         let fresh = told.filter(|(at, _)| now <= at.after(FRESH));
         let floor = told.map_or(self.floor, |(_, told)| self.floor.max(told.floor));
-        let is_answered = self.is_answered(now);
-        if !is_answered && self.is_open(now) {
+        if !self.is_answered(now) && self.is_open(now) {
             return Coming::Asks;
         }
+        // What the other master says is not about a third one, which may have got the slot after
+        // that.
+        let is_sure = self.stage == MoveStage::Comes || steady_since <= self.sure_until;
+        let is_answered = self.is_answered(now) && is_sure;
         let held_until = self.held_until.filter(|until| now <= *until);
         let until = match (held_until, fresh.filter(|_| is_answered)) {
             (Some(until), _) => until,
@@ -221,7 +231,8 @@ impl Move {
                 let longest = told.map_or(longest, |(_, told)| longest.max(told.longest));
                 let whole = whole_wait(longest);
                 // The others must hear that it waits, whatever the length of a lease.
-                self.until.unwrap_or(self.since.after(whole).max(now.after(BEAT)))
+                let until = self.since.max(steady_since).after(whole);
+                self.until.unwrap_or(now.after(BEAT)).max(until)
             }
         };
         if until < now { Coming::HasWaited(until, floor) } else { Coming::Waits(until, floor) }

@@ -57,6 +57,13 @@ impl SlotSet {
         slots
     }
 
+    /// The slots that the other set has too.
+    pub(super) fn both(&self, other: &SlotSet) -> Vec<u16> {
+        let mut both = self.clone();
+        both.keep(other);
+        both.without(&SlotSet::default())
+    }
+
     /// Keeps only the slots that the other set has too.
     pub(super) fn keep(&mut self, other: &SlotSet) {
         self.0.iter_mut().zip(other.0.iter()).for_each(|(word, other)| *word &= other);

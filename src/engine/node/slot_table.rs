@@ -6,7 +6,8 @@
 //! | Set        | Enters                                         | Leaves                         |
 //! |------------|------------------------------------------------|--------------------------------|
 //! | `own`      | a look shows it                                | a look no longer shows it      |
-//! | `settled`  | the first look shows it; its move is over      | it is lost; it begins to leave |
+//! | `settled`  | the first look shows it; its move is over      | it is lost; it begins to       |
+//! |            |                                                | leave; it is in doubt          |
 //! | `moves`    | it comes, has come, was found, begins to leave | it settles; it is lost         |
 //! | `orphans`  | the first look shows it at nobody              | another master gets it         |
 //! | `given`    | it is lost, and was not only in a move to here | another loses it to a third    |
@@ -18,7 +19,8 @@
 //! | `gone`     | the server says that it has left               | a look shows that              |
 //! | `disputed` | another master asks about it as its own        | it is lost, or its move begins |
 //!
-//! An own slot is either settled, or has a [`Move`] that says what is still to be done.
+//! An own slot is either settled, or has a [`Move`] that says what is still to be done. One that
+//! most masters have not confirmed all the time is in [doubt](SlotTable::doubt).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -349,13 +351,13 @@ impl SlotTable {
         asked.into_iter().map(question).collect()
     }
 
-    /// What must be done before the node decides in a slot, just after a look. `longest`: the
-    /// longest lease that the node knows of.
+    /// What must be done before the node decides in a slot, just after a look. `steady_since`: see
+    /// [`Move::coming`]. `longest`: the longest lease that the node knows of.
     pub(super) fn coming(
         &mut self,
         slot: u16,
         company: &Company,
-        (now, longest): (Instant, Millis),
+        (now, steady_since, longest): (Instant, Instant, Millis),
     ) -> Coming {
         if self.disputed.contains_key(&slot) {
             return Coming::Asks;
@@ -367,7 +369,7 @@ impl SlotTable {
         let told = || self.others.iter().filter_map(|other| other.told);
         match self.moves.get(&slot) {
             Some(seen @ Move { other: Some(other), .. }) => {
-                seen.coming(self.others[*other].told, now, longest)
+                seen.coming(self.others[*other].told, (now, steady_since), longest)
             }
             Some(seen @ Move { stage: MoveStage::Found, .. }) => {
                 let higher = |(at, one): (Instant, Footing), (_, other): (_, Footing)| {
@@ -375,10 +377,26 @@ impl SlotTable {
                         (one.floor.max(other.floor), one.longest.max(other.longest));
                     (at, Footing { floor, longest, ..one })
                 };
-                seen.coming(told().reduce(higher), now, longest)
+                seen.coming(told().reduce(higher), (now, steady_since), longest)
             }
             // No other master has had it, as far as this node knows.
             _ => Coming::Knows(told().map(|(_, told)| told.floor).max().unwrap_or_default()),
+        }
+    }
+
+    /// Its own slots in which the node decides.
+    pub(super) fn decided(&self) -> SlotSet {
+        let mut decided = self.settled.clone();
+        let leaving = self.moves.iter().filter(|(_, seen)| seen.stage == MoveStage::Leaves);
+        leaving.for_each(|(slot, _)| decided.insert(*slot));
+        decided
+    }
+
+    /// Notes that any other master may have decided in these slots.
+    pub(super) fn doubt(&mut self, slots: Vec<u16>, now: Instant) {
+        for slot in slots {
+            self.settled.remove(slot);
+            self.moves.insert(slot, Move::new(MoveStage::Found, None, now));
         }
     }
 

@@ -11,16 +11,21 @@
 //!
 //! This value reads no clock and knows no server. docs/design.md, "Slots that move", has the rules.
 
+use std::collections::BTreeSet;
+
 use super::company::{Company, Readiness};
+use super::confirmations::Confirmations;
 use super::epoch::Epoch;
 use super::pauses::Pauses;
 use super::recovery::{has_jumped, jump};
 use super::shares::{
-    Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number,
+    Confirmation, Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns,
+    question_number,
 };
 use super::slot_move::Coming;
-use super::slot_set::all;
+use super::slot_set::{all, runs};
 use super::slot_table::SlotTable;
+use super::witness::Witness;
 use super::{BEAT, Caution, Change, Node, SUPPORT, Stop};
 use crate::engine::{Clocks, Instant, Millis, QuarantineReason, Refusal};
 
@@ -53,6 +58,8 @@ pub struct Slots {
     boot: u64,
     table: SlotTable,
     company: Company,
+    confirmations: Confirmations,
+    witness: Witness,
     epoch: Epoch,
     pauses: Pauses,
     /// When its floor last jumped after a wait.
@@ -67,6 +74,8 @@ impl Slots {
             boot,
             table: SlotTable::new(),
             company: Company::new(was_promoted),
+            confirmations: Confirmations::default(),
+            witness: Witness::default(),
             epoch: Epoch::default(),
             pauses: Pauses::default(),
             jumped_at: None,
@@ -80,14 +89,36 @@ impl Slots {
         self.table.look(shares, now);
         self.company.look(shares, (self.table.others(), has_jumped), now);
         self.epoch.look(shares, now);
+        self.confirmations.look(shares, now);
+        self.witness.look(shares);
+        self.compare(now);
+    }
+
+    /// Compares what most masters confirm with what they did before.
+    fn compare(&mut self, now: Instant) {
+        let broken = self.confirmations.advance(&self.table.decided(), now);
+        self.table.doubt(broken, now);
     }
 
     /// Takes a master's answer to the question with this number.
     fn answered(&mut self, name: &[u8], number: u64, answer: &SlotAnswer, now: Instant) {
-        let at = number.checked_sub(question_number(self.boot, Instant::default()));
-        let at = at.map(Instant::from_millis);
-        if let Some(at) = at.filter(|at| *at <= now) {
+        if let Some(at) = self.asked_at(number, now) {
             self.table.answered(name, at, answer, now);
+        }
+    }
+
+    /// When this node asked the question with this number, if it did.
+    fn asked_at(&self, number: u64, now: Instant) -> Option<Instant> {
+        let at = number.checked_sub(question_number(self.boot, Instant::default()));
+        at.map(Instant::from_millis).filter(|at| *at <= now)
+    }
+
+    /// Takes a master's confirmation.
+    fn confirmed(&mut self, name: &[u8], told: &Confirmation, now: Instant) {
+        let [at, since] = [told.number, told.since].map(|number| self.asked_at(number, now));
+        if let (Some(at), Some(since)) = (at, since) {
+            self.confirmations.confirmed(name, (at, since), (&told.slots, &told.lost), now);
+            self.compare(now);
         }
     }
 
@@ -98,16 +129,41 @@ impl Slots {
 
     /// Whether the node may decide in this slot without a look.
     fn is_settled(&self, slot: u16, now: Instant) -> bool {
-        self.company.decides() && self.table.is_settled(slot) && self.pauses.knows(now)
+        self.company.decides()
+            && self.table.is_settled(slot)
+            && self.pauses.knows(now)
+            && self.confirmations.holds(slot, now)
     }
 
     /// What must be done before the node decides in a slot, just after a look. `longest`: the
     /// longest lease that the node knows of.
     fn coming(&mut self, slot: u16, now: Instant, longest: Millis) -> Coming {
-        match self.pauses.knows(now) {
-            true => self.table.coming(slot, &self.company, (now, longest)),
-            false => Coming::Asks,
+        // Who has a slot that is on its way here asks for both.
+        let is_own = self.table.own().has(slot);
+        let steady_since = match is_own {
+            true => self.confirmations.steady_since(slot, now),
+            false => Some(now),
+        };
+        match steady_since.filter(|_| self.pauses.knows(now)) {
+            Some(since) => self.table.coming(slot, &self.company, (now, since, longest)),
+            None => Coming::Asks,
         }
+    }
+
+    /// Whether one of its slots is not confirmed, and may be soon.
+    fn is_hurried(&self, now: Instant) -> bool {
+        let is_confirmed = |slot: u16| self.confirmations.holds(slot, now);
+        !self.confirmations.reach_most(now) || !self.table.unsettled().into_iter().all(is_confirmed)
+    }
+
+    /// These slots by whether this node may still decide there, or might: those where it may not,
+    /// the others, and for how long it may in all of these.
+    fn by_confirmation(&self, slots: &SlotRuns, now: Instant) -> [(Millis, SlotRuns); 2] {
+        let left = |slot: &u16| self.confirmations.left(*slot, now);
+        let (no_more, sure): (BTreeSet<u16>, BTreeSet<u16>) =
+            all(slots).partition(|slot| left(slot).is_zero());
+        let shortest = sure.iter().map(left).min().unwrap_or_default();
+        [(Millis::ZERO, runs(no_more)), (shortest, runs(sure))]
     }
 
     /// Notes that the node waits in this slot.
@@ -208,10 +264,36 @@ impl Node {
         let Some(own) = &mut self.slots else { return Vec::new() };
         let Some(up) = own.table.looked_at().map(|at| at.until(now)) else { return Vec::new() };
         let [moved, left] = own.table.asked(name, (slots, passage), now, has_locks);
-        let moved = SlotAnswer { footing, up, held: Millis::ZERO, slots: moved };
-        let left = SlotAnswer { footing: left_behind, up, held, slots: left };
+        let answers = |slots: SlotRuns, footing, held| {
+            let [no_more, sure] = own.by_confirmation(&slots, now);
+            [no_more, sure].map(|(sure, slots)| SlotAnswer { footing, up, held, sure, slots })
+        };
         // The last one is also the node's report.
-        [left, moved].into_iter().filter(|answer| !answer.slots.is_empty()).collect()
+        let all = [answers(left, left_behind, held), answers(moved, footing, Millis::ZERO)];
+        all.into_iter().flatten().filter(|answer| !answer.slots.is_empty()).collect()
+    }
+
+    /// The question to all other masters, whether they confirm which slots are this node's, if it
+    /// is due: its number, and that of the question since which breaks matter.
+    pub fn confirm_question(&mut self, now: Instant) -> Option<(u64, u64)> {
+        let is_hurried = self.slots.as_ref().is_some_and(|slots| slots.is_hurried(now));
+        let slots = self.slots.as_mut()?;
+        let since = slots.confirmations.ask(is_hurried, now)?;
+        Some([now, since].map(|at| question_number(slots.boot, at)).into())
+    }
+
+    /// Answers another master's question for confirmation, just after the node has looked at its
+    /// own slots; `None` if it has not yet since its start.
+    pub fn confirm(&mut self, name: &[u8], number: u64, since: u64) -> Option<Confirmation> {
+        let slots = self.slots.as_mut()?;
+        slots.table.looked_at().map(|_| slots.witness.confirm(name, number, since))
+    }
+
+    /// Takes another master's confirmation.
+    pub fn confirmed(&mut self, name: &[u8], told: &Confirmation, now: Instant) {
+        if let Some(slots) = &mut self.slots {
+            slots.confirmed(name, told, now);
+        }
     }
 
     /// Those of these slots that other masters have, or nobody.
@@ -250,9 +332,9 @@ impl Node {
         self.slots.as_ref().map(|slots| slots.table.unsettled()).unwrap_or_default()
     }
 
-    /// Why the node decides in none of its slots since its start: it has not heard enough masters,
-    /// or waits for the leases of those that it has not heard.
-    pub(super) fn start_obstacle(
+    /// Why the node decides in none of its slots: since its start it has not heard enough masters,
+    /// or waits for the leases of those that it has not heard; or most do not confirm its slots.
+    pub(super) fn common_obstacle(
         &self,
         now: Instant,
         (max_ttl, caution): (Millis, Caution),
@@ -265,15 +347,16 @@ impl Node {
                 let (reason, left) = (QuarantineReason::OtherMaster, left(now, until));
                 Some(Refusal::Quarantine { reason, left })
             }
+            _ if !slots.confirmations.reach_most(now) => Some(Refusal::SlotMoving { slot }),
             _ => None,
         }
     }
 
-    /// In how many of its own slots the node grants nothing: in all, as long as it decides nowhere
-    /// since its start; otherwise in [`Node::unsettled_slots`].
+    /// In how many of its own slots the node grants nothing: in all, as long as it decides nowhere;
+    /// otherwise in [`Node::unsettled_slots`].
     pub(super) fn unsettled(&self, now: Instant, settings: (Millis, Caution)) -> usize {
         let Some(slots) = &self.slots else { return 0 };
-        match self.start_obstacle(now, settings) {
+        match self.common_obstacle(now, settings) {
             Some(_) => slots.table.own().len(),
             None => slots.table.unsettled().len(),
         }
@@ -449,6 +532,12 @@ mod tests {
         fn sees(&mut self, shares: &Shares, now: Instant) {
             self.slots.as_mut().unwrap().pauses.hang.had_none(now);
             self.see(shares, now);
+            self.is_confirmed(now);
+        }
+
+        /// All other masters confirm which slots are its own, as they have all the time.
+        fn is_confirmed(&mut self, now: Instant) {
+            self.slots.as_mut().unwrap().confirmations.all_confirm(now);
         }
     }
 
@@ -472,6 +561,7 @@ mod tests {
     /// Also raises the epoch when it is due.
     fn come(node: &mut Node, slot: u16, now: u64) -> Came {
         node.slots.as_mut().unwrap().pauses.hang.had_none(at(now));
+        node.is_confirmed(at(now));
         if node.owes_epoch(at(now)) {
             node.raised_epoch(true);
         }
@@ -495,7 +585,7 @@ mod tests {
     /// The answer of a master that has been up for long.
     fn answer(floor: u64, left: u64, slots: SlotRuns) -> SlotAnswer {
         let (footing, up) = (footing(floor, left), Millis::new(1_000_000));
-        SlotAnswer { footing, up, held: Millis::ZERO, slots }
+        SlotAnswer { footing, up, held: Millis::ZERO, sure: SUPPORT, slots }
     }
 
     /// Asks at one instant; `bb` answers at another.
@@ -710,13 +800,16 @@ mod tests {
         started.see(&Shares { others: three, ..shares(&[]) }, at(700));
         assert_eq!(count(&started, 700), 10, "it waits for the leases of one");
         let reckless = Caution { quarantine: false, ..CAUTION };
+        started.is_confirmed(at(700));
         assert_eq!(started.unsettled(at(700), (LONGEST, reckless)), 0, "it need not");
         let over = with_drift(SUPPORT.saturating_add(LONGEST)).get();
         let (reason, left) = (QuarantineReason::OtherMaster, Millis::new(over + 1 - 700));
         assert_eq!(obstacle(&started, 700), Some(Refusal::Quarantine { reason, left }));
         let told = started.account(HeldCount::NONE, at(700), (LONGEST, CAUTION));
         assert_eq!((told.unsettled, told.quarantine_left), (10, left));
-        assert_eq!([over, over + 1].map(|now| count(&started, now)), [10, 0]);
+        assert_eq!(count(&started, over), 10);
+        started.is_confirmed(at(over + 1));
+        assert_eq!(count(&started, over + 1), 0);
         assert_eq!(obstacle(&started, over + 1), None);
     }
 
@@ -825,7 +918,7 @@ mod tests {
         }
         ask(&mut node, (5, 0), (5_102, 5_103));
         assert_eq!(come(&mut node, 12, 5_103), Came::Decides(false));
-        assert!(node.questions(at(6_101)).is_empty(), "for a second");
+        assert!(node.questions(at(5_601)).is_empty(), "for half a second");
         ask(&mut node, (5, 0), (6_102, 6_103));
         assert_eq!(come(&mut node, 12, 11_102), Came::Decides(false));
         assert_eq!(come(&mut node, 12, 11_103), Came::Asks, "it is silent");
@@ -1168,10 +1261,12 @@ mod tests {
         let clocks = |now| Clocks { now: at(now), wall: UnixTime::from_millis(WALL + now) };
         let settings = (LONGEST, CAUTION);
         node.see(&shares(&[]), at(1_000));
+        node.is_confirmed(at(1_000));
         assert!(node.decides_in(5, at(3_000)) && !node.may_have_lost_slots(at(3_000)));
         assert!(!node.decides_in(5, at(3_001)) && node.may_have_lost_slots(at(3_001)));
         for now in [9_000, 9_099] {
             node.see(&shares(&[]), at(now));
+            node.is_confirmed(at(now));
             assert_eq!(node.come(5, clocks(now), settings), Ok(Came::Asks));
         }
         node.see(&shares(&[]), at(9_100));

@@ -44,9 +44,25 @@ impl Cluster {
         self.counts.stops += 1;
     }
 
+    /// Whether this master is cut off from the others.
+    pub(super) fn is_parted(&self, at: usize) -> bool {
+        self.parted.is_some_and(|(one, until)| one == at && Instant::now() < until)
+    }
+
+    /// Cuts this master off from the others, unless one is cut off already.
+    pub(super) fn part(&mut self, at: usize) {
+        if (0..MASTERS).any(|one| self.is_parted(one)) {
+            return;
+        }
+        let longest = if self.chance(50) { 25_000 } else { 6_000 };
+        self.parted = Some((at, Instant::now() + self.millis(100, longest)));
+        self.note(at, "is cut off from the others");
+        self.counts.parted += 1;
+    }
+
     pub(super) fn do_harm(&mut self) {
         let at = self.random.random_range(0..MASTERS);
-        match self.random.random_range(0..10) {
+        match self.random.random_range(0..11) {
             0..=2 if self.is_able(at) && self.may_stop(at) => {
                 let longest = if self.has_taken(at) { MAX_TTL.get() } else { 8_000 };
                 self.stop(at, 50..longest);
@@ -59,7 +75,8 @@ impl Cluster {
                 let until = Instant::now() + self.millis(100, 8_000);
                 self.cut = Some((at, (at + 1) % MASTERS, until));
             }
-            7 => {
+            7 if self.taker.is_none() => self.part(at),
+            7 | 8 => {
                 let count = self.mail.len();
                 if count > 0 {
                     self.mail.remove(self.random.random_range(0..count));

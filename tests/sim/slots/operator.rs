@@ -63,6 +63,10 @@ impl Cluster {
         if self.plan.faults > 0 && self.chance(20) {
             self.hang(from, 25_000);
         }
+        if self.plan.faults > 0 && self.chance(20) {
+            let at = if self.chance(50) { from } else { to };
+            self.part(at);
+        }
     }
 
     /// Begins a move by steps.

@@ -17,6 +17,10 @@ impl Cluster {
         if self.cut.is_some_and(is_between) && is_text(&mail) {
             return;
         }
+        let is_on_bus = matches!(mail, Mail::Text(_) | Mail::Announced(_));
+        if self.parted.is_some_and(is_alone) && is_on_bus {
+            return;
+        }
         // The Cluster itself hears soon; what masters tell each other about slots may take longer.
         let is_before = |letter: &&Letter| {
             (letter.from, letter.to, is_text(&letter.mail)) == (from, to, is_text(&mail))
@@ -204,6 +208,7 @@ impl Cluster {
         if !master.node.engine.has_moving_slots() && now < master.looked_at + PAUSE {
             return;
         }
+        master.looked_at = now;
         self.look(at);
         self.come_to_all(at);
         let node = &mut self.masters[at].node;
@@ -244,7 +249,8 @@ impl Cluster {
                     let up = Millis::new(1 << 40);
                     let number = question_number(boot, now);
                     let slots = runs(engine.unsettled_slots());
-                    let answer = SlotAnswer { footing, up, held: Millis::ZERO, slots };
+                    let (held, sure) = (Millis::ZERO, SUPPORT);
+                    let answer = SlotAnswer { footing, up, held, sure, slots };
                     engine.answered(&name, number, &answer, now);
                 }
             }
@@ -252,6 +258,19 @@ impl Cluster {
                 self.masters[to].heard_floors[from] = answer.footing.floor.get();
                 self.look(to);
                 self.masters[to].node.engine.answered(&name, number, &answer, now);
+                self.come_to_all(to);
+            }
+            SlotMessage::ConfirmQuestion { number, since } => {
+                self.look(to);
+                let told = self.masters[to].node.engine.confirm(&name, number, since);
+                if let Some(told) = told {
+                    let text = SlotMessage::Confirmation(told).to_string();
+                    self.send(to, from, Mail::Text(text));
+                }
+            }
+            SlotMessage::Confirmation(told) => {
+                self.look(to);
+                self.masters[to].node.engine.confirmed(&name, &told, now);
                 self.come_to_all(to);
             }
             SlotMessage::Question { number, passage, slots } => {
@@ -270,7 +289,8 @@ impl Cluster {
                         longest: MAX_TTL,
                     };
                     let (up, held) = (Millis::new(1 << 40), Millis::ZERO);
-                    answers = vec![SlotAnswer { footing, up, held, slots }];
+                    let sure = SUPPORT;
+                    answers = vec![SlotAnswer { footing, up, held, sure, slots }];
                 }
                 for mut answer in answers {
                     if broken == Broken::HidesItsFloor {
@@ -289,6 +309,11 @@ impl Cluster {
     pub(super) fn ask_others(&mut self, at: usize) {
         let node = &mut self.masters[at].node;
         let asked_at = node.clocks().now;
+        if let Some((number, since)) = node.engine.confirm_question(asked_at) {
+            let text = SlotMessage::ConfirmQuestion { number, since }.to_string();
+            Cluster::others(at).for_each(|other| self.send(at, other, Mail::Text(text.clone())));
+        }
+        let node = &mut self.masters[at].node;
         for Question { master, number, passage, slots } in node.engine.questions(asked_at) {
             let text = SlotMessage::Question { number, passage, slots }.to_string();
             self.send(at, number_of(&master), Mail::Text(text));
@@ -301,12 +326,19 @@ impl Cluster {
             shares.importing.clear();
             shares.migrating.clear();
         }
-        if self.plan.broken == Broken::KeepsWhatItFinds {
-            shares.found.clear();
-        }
         let master = &mut self.masters[at];
-        (master.looked_at, master.has_looked) = (Instant::now(), true);
-        master.node.engine.see(&shares, master.node.clocks().now);
+        master.has_looked = true;
+        let now = master.node.clocks().now;
+        master.node.engine.see(&shares, now);
+        if self.plan.broken == Broken::AsksNobody {
+            let [number, since] = [now, lockmod::engine::Instant::default()]
+                .map(|at| question_number(master.node.boot, at));
+            let (slots, lost) = (shares.own.clone(), SlotRuns::new());
+            let told = Confirmation { number, since, slots, lost };
+            for other in Cluster::others(at) {
+                master.node.engine.confirmed(&name_of(other), &told, now);
+            }
+        }
         if master.reads_from <= Instant::now() {
             let slots = moving().into_iter().filter(|slot| master.node.decides_in(*slot));
             master.settled = slots.collect();

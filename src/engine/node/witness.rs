@@ -1,0 +1,93 @@
+//! What this node has seen of the slots of other masters, which they ask it to confirm.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::shares::{Confirmation, Shares, SlotRuns, is_of_one_boot};
+use super::slot_set::{SlotSet, runs};
+
+/// What was seen of a master that has asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Asker {
+    name: Vec<u8>,
+    /// The number of its last question.
+    last: u64,
+    /// Its slots at the last look.
+    had: SlotSet,
+    /// Slots that it has lost, and its last question before that.
+    lost: BTreeMap<u16, u64>,
+}
+
+/// What was seen of all other masters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Witness {
+    seen: Vec<Asker>,
+    shares: Vec<(Vec<u8>, SlotRuns)>,
+}
+
+impl Witness {
+    pub(super) fn look(&mut self, shares: &Shares) {
+        self.shares.clone_from(&shares.others);
+        for seen in &mut self.seen {
+            let has = shares.others.iter().find(|(name, _)| *name == seen.name);
+            let has = has.map(|(_, ranges)| SlotSet::of(ranges)).unwrap_or_default();
+            seen.lost.extend(seen.had.without(&has).into_iter().map(|slot| (slot, seen.last)));
+            seen.had = has;
+        }
+    }
+
+    /// Answers the question with this number, just after a look. `since`: the number of an earlier
+    /// question, after which breaks matter.
+    pub(super) fn confirm(&mut self, name: &[u8], number: u64, since: u64) -> Confirmation {
+        let slots = self.shares.iter().find(|(other, _)| other == name);
+        let slots = slots.map(|(_, ranges)| ranges.clone()).unwrap_or_default();
+        let is_new = |seen: &Asker| seen.name == name && !is_of_one_boot(seen.last, number);
+        self.seen.retain(|seen| !is_new(seen));
+        let place = self.seen.iter().position(|seen| seen.name == name).unwrap_or_else(|| {
+            let (name, had) = (name.to_vec(), SlotSet::of(&slots));
+            self.seen.push(Asker { name, last: number, had, lost: BTreeMap::new() });
+            self.seen.len() - 1
+        });
+        let seen = &mut self.seen[place];
+        seen.last = seen.last.max(number);
+        seen.lost.retain(|_, last| since <= *last);
+        let lost: BTreeSet<u16> = seen.lost.keys().copied().collect();
+        Confirmation { number, since, slots, lost: runs(lost) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Instant, question_number};
+
+    fn number(boot: u64, at: u64) -> u64 {
+        question_number(boot, Instant::from_millis(at))
+    }
+
+    fn shares(slots: SlotRuns) -> Shares {
+        Shares { others: vec![(b"bb".to_vec(), slots)], ..Shares::default() }
+    }
+
+    #[test]
+    fn who_asks_is_told_what_it_has_and_what_it_has_lost_since() {
+        let mut witness = Witness::default();
+        witness.look(&shares(vec![(0, 4)]));
+        let first = witness.confirm(b"bb", number(1, 100), number(1, 50));
+        assert_eq!((first.slots, first.lost), (vec![(0, 4)], Vec::new()));
+        // Two slots go, and one comes back.
+        witness.look(&shares(vec![(0, 2)]));
+        witness.look(&shares(vec![(0, 3)]));
+        let told = witness.confirm(b"bb", number(1, 200), number(1, 100));
+        assert_eq!((told.since, told.number), (number(1, 100), number(1, 200)));
+        assert_eq!((told.slots, told.lost), (vec![(0, 3)], vec![(3, 4)]));
+        let again = witness.confirm(b"bb", number(1, 300), number(1, 100));
+        assert_eq!(again.lost, [(3, 4)], "the answer may be lost");
+        let later = witness.confirm(b"bb", number(1, 400), number(1, 200));
+        assert_eq!((later.since, later.lost), (number(1, 200), Vec::new()));
+        witness.look(&shares(vec![(0, 2)]));
+        let of_another_boot = witness.confirm(b"bb", number(2, 10), number(2, 5));
+        assert!(of_another_boot.lost.is_empty(), "it has started since");
+        let of_nobody = witness.confirm(b"cc", number(1, 10), number(1, 10));
+        assert!(of_nobody.slots.is_empty());
+    }
+}
