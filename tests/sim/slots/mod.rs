@@ -512,6 +512,7 @@ impl Cluster {
                     master.importing.clear();
                     master.migrating.clear();
                 }
+                self.agree();
                 (is_quiet, over_at) = (true, Instant::now() + PATIENCE);
             }
         }

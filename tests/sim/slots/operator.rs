@@ -409,6 +409,22 @@ impl Cluster {
         }
     }
 
+    /// `redis-cli --cluster fix`, where one master believes to have a slot and others believe
+    /// something else: a master hears of a slot only from who has it, with a higher epoch than that
+    /// of who had it.
+    pub(super) fn agree(&mut self) {
+        for slot in self.masters[0].owners.keys().copied().collect::<Vec<_>>() {
+            let owns = |at: &usize| self.masters[*at].owners[&slot] == *at;
+            let owners: Vec<usize> = (0..MASTERS).filter(owns).collect();
+            if let [owner] = owners[..] {
+                for master in &mut self.masters {
+                    master.owners.insert(slot, owner);
+                    master.claimed[owner].insert(slot);
+                }
+            }
+        }
+    }
+
     /// Whether it has heard of the last epoch of each other master.
     fn knows_epochs(&self, at: usize) -> bool {
         Cluster::others(at).all(|it| self.masters[at].epochs[it] == self.masters[it].epochs[it])
