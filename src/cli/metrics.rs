@@ -9,6 +9,7 @@ use prometheus::proto::{
 };
 
 use crate::client::{NodeField, NodeStatus, Survey};
+use crate::engine::SLOTS;
 use crate::wire::node_info::summary_of;
 
 /// A field of `INFO lockmod` that is one number, and its metric.
@@ -122,6 +123,8 @@ const FIELDS: &[Metered] = &[
     ),
 ];
 
+const SLOTS_GRANTING_HELP: &str =
+    "In how many of 16384 slots it grants locks; what is no Cluster, in all or none.";
 const REPLICA_LAG_HELP: &str = "How many bytes its slowest replica has not acknowledged.";
 const TOO_HIGH_HELP: &str = "Whether its fences are so high that clients leave out its grants.";
 
@@ -144,7 +147,24 @@ const DISTRIBUTIONS: [([NodeField; 2], &str, &str); 2] = [
 /// # Errors
 /// If a name is not allowed.
 pub(super) fn text(survey: &Survey, cluster: Option<&str>) -> Result<String, prometheus::Error> {
-    let mut families = vec![
+    let mut families = surveyed(survey);
+    families.extend(FIELDS.iter().map(|field| field_family(survey, field)));
+    families.extend(DISTRIBUTIONS.iter().map(|(fields, metric, help)| {
+        per_node(survey, metric, help, |node| histogram(node?, *fields))
+    }));
+    families.push(refusals(survey));
+    families.push(builds(survey));
+    families.retain(|family| !family.get_metric().is_empty());
+    for metric in families.iter_mut().flat_map(MetricFamily::mut_metric) {
+        let name = cluster.map(|cluster| label("cluster", cluster));
+        metric.set_label(name.into_iter().chain(metric.get_label().to_vec()).collect());
+    }
+    TextEncoder::new().encode_to_string(&families)
+}
+
+/// What follows from the whole survey, and from a node's answer beside its fields.
+fn surveyed(survey: &Survey) -> Vec<MetricFamily> {
+    vec![
         whole("lockmod_nodes", "Configured nodes.", survey.nodes.len() as f64),
         whole("lockmod_quorum", "How many nodes are a quorum.", survey.quorum as f64),
         whole(
@@ -158,6 +178,10 @@ pub(super) fn text(survey: &Survey, cluster: Option<&str>) -> Result<String, pro
         per_node(survey, "lockmod_granting", "Whether the node grants locks.", |node| {
             Some(flag(node.is_some_and(NodeStatus::is_granting)))
         }),
+        per_node(survey, "lockmod_slots_granting", SLOTS_GRANTING_HELP, |node| {
+            let all = if node?.is_granting() { SLOTS } else { 0 };
+            Some(gauge(node?.slots.as_ref().map_or(all, |share| share.granting).into()))
+        }),
         per_node(survey, "lockmod_fence_lag", "How far behind the quorum's fence.", |node| {
             node.map(|status| gauge(survey.fence_lag(status) as f64))
         }),
@@ -168,19 +192,7 @@ pub(super) fn text(survey: &Survey, cluster: Option<&str>) -> Result<String, pro
             let lags = node?.replicas.iter().map(|replica| replica.lag_bytes);
             Some(gauge(lags.max().unwrap_or(0) as f64))
         }),
-    ];
-    families.extend(FIELDS.iter().map(|field| field_family(survey, field)));
-    families.extend(DISTRIBUTIONS.iter().map(|(fields, metric, help)| {
-        per_node(survey, metric, help, |node| histogram(node?, *fields))
-    }));
-    families.push(refusals(survey));
-    families.push(builds(survey));
-    families.retain(|family| !family.get_metric().is_empty());
-    for metric in families.iter_mut().flat_map(MetricFamily::mut_metric) {
-        let name = cluster.map(|cluster| label("cluster", cluster));
-        metric.set_label(name.into_iter().chain(metric.get_label().to_vec()).collect());
-    }
-    TextEncoder::new().encode_to_string(&families)
+    ]
 }
 
 fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {

@@ -168,10 +168,12 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
         }
     };
     let number = |name| status.fields.number(name).map_or(Json::Null, Json::Number);
+    let in_slots = status.slots.as_ref().filter(|share| share.is_partial()).map(rows::in_slots);
+    let state = in_slots.as_deref().or(status.fields.text(NodeField::State));
     fields.extend([
         ("role", Json::text(if status.is_master { "master" } else { "replica" })),
         ("granting", Json::Bool(status.is_granting())),
-        ("state", status.fields.text(NodeField::State).map_or(Json::Null, Json::text)),
+        ("state", state.map_or(Json::Null, Json::text)),
         ("quarantine_left_ms", Json::millis(status.quarantine_left)),
         ("locks", number(NodeField::Locks)),
         ("grants", number(NodeField::Grants)),

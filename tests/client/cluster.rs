@@ -369,6 +369,9 @@ fn status_says_in_which_part_of_its_slots_a_cluster_grants() {
     let of_slots =
         format!("\"slots_granting\":10922,\"failing_masters\":[{{\"master\":\"{failing}");
     assert!(json.contains(&of_slots) && json.contains("\"slots_unknown\":5462"), "{json}");
+    assert!(json.contains("\"granting\":false,\"state\":\"grants in 10922 of 16384"), "{json}");
+    let metrics = Exporter::start_with(&[], &["--nodes", &cluster.url()]).metrics();
+    assert!(metrics.contains("lockmod_slots_granting{node=\"") && metrics.contains("} 10922\n"));
     let unknown = format!("the locks in 5462 of 16384 slots are not known: {failing}: unreachable");
     assert!(told.contains(&unknown), "{told}");
     // Regression: it listed nothing, without an error, as if nothing were held.
