@@ -5,6 +5,10 @@ use std::fmt;
 use super::{Attached, Authority, Change, Heartbeat, Node, Pledge, SUPPORT};
 use crate::engine::{Instant, Millis};
 
+/// A node that does not look for so long has hung. At the lowest frequency, a server's cron takes a
+/// second.
+const HANG: Millis = Millis::new(2_000);
+
 /// What the server reports about its replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replicas {
@@ -39,11 +43,18 @@ pub(super) struct Heard {
     silent_since: Option<Instant>,
     /// Whether that was reported.
     is_silence_known: bool,
+    /// When the node last looked at that link.
+    looked_at: Option<Instant>,
 }
 
 impl Heard {
-    pub(super) const NOTHING: Heard =
-        Heard { replicas: 0, unlike: None, silent_since: None, is_silence_known: false };
+    pub(super) const NOTHING: Heard = Heard {
+        replicas: 0,
+        unlike: None,
+        silent_since: None,
+        is_silence_known: false,
+        looked_at: None,
+    };
 }
 
 /// A setting of a node's master that is not the node's own.
@@ -153,8 +164,11 @@ impl Node {
     /// Notes, on a replica, whether the link to its master is up. Returns whether the operator must
     /// learn that the master sends no heartbeats, as one without `lockmod.replicas`.
     pub fn follows(&mut self, has_master: bool, now: Instant) -> bool {
-        if !has_master {
-            self.heard.silent_since = None;
+        // A node that has hung has not read what the master sent.
+        let hung = |at: Instant| at.after(HANG) < now;
+        let has_hung = self.heard.looked_at.replace(now).is_some_and(hung);
+        if !has_master || has_hung {
+            self.heard.silent_since = has_master.then_some(now);
             return false;
         }
         let since = *self.heard.silent_since.get_or_insert(now);
@@ -341,14 +355,34 @@ mod tests {
         assert_eq!(node.heard_of(shorter, at(9_200)).1, Some(unlike));
         assert_eq!(node.heard_of(shorter, at(9_200)).1, None, "it has been reported");
         assert_eq!(node.heard_of(heartbeat, at(9_200)).1, None, "they are alike again");
-        assert!(!node.follows(true, at(14_200)), "within 5 s");
-        assert!(node.follows(true, at(14_201)) && !node.follows(true, at(14_202)), "once");
-        let _ = node.heard_of(heartbeat, at(15_000));
-        assert!(!node.follows(false, at(20_001)) && !node.follows(true, at(20_002)), "a new link");
-        assert!(node.follows(true, at(25_003)));
         let _ = node.promoted(at(10_000), TTL, CAUTION);
         assert_eq!(node.promises().floor(), ahead.saturating_add(FENCE_BLOCK));
         assert_eq!(ask(&mut node, &mut Lock::default(), 10_000), Err(nobody()));
+    }
+
+    /// Regression: a replica that had been stopped itself said that its master was silent.
+    #[test]
+    fn a_replica_that_looks_all_the_time_reports_a_silent_master_once() {
+        let mut node = settled();
+        let _ = node.demoted();
+        let heartbeat = Heartbeat { longest: TTL, replicas: 2 };
+        // It looks every second, up to this time.
+        let reports = |node: &mut Node, from: u64, to: u64| {
+            let looks = (from..=to).step_by(1_000).chain([to]);
+            looks.filter(|now| node.follows(true, at(*now))).count()
+        };
+        let _ = node.heard_of(heartbeat, at(9_200));
+        assert_eq!(reports(&mut node, 9_200, 14_200), 0, "within 5 s");
+        assert_eq!(reports(&mut node, 14_201, 16_000), 1, "once");
+        let _ = node.heard_of(heartbeat, at(16_000));
+        assert_eq!(reports(&mut node, 16_000, 20_500), 0);
+        assert!(!node.follows(false, at(20_501)));
+        assert_eq!(reports(&mut node, 20_502, 25_502), 0, "a new link");
+        assert_eq!(reports(&mut node, 25_503, 26_000), 1);
+        let _ = node.heard_of(heartbeat, at(26_000));
+        assert_eq!(reports(&mut node, 26_100, 26_100), 0);
+        assert_eq!(reports(&mut node, 33_000, 38_000), 0, "it has hung itself");
+        assert_eq!(reports(&mut node, 38_001, 38_001), 1);
     }
 
     /// Regression: the second difference counted as reported, and was not.
