@@ -302,6 +302,20 @@ mod tests {
         assert!(lines[2].contains(&"b".repeat(500)), "nothing is lost to a program");
     }
 
+    /// Of these nodes and no lock.
+    fn survey(nodes: Vec<NodeSurvey>, quorum: usize) -> Survey {
+        Survey {
+            nodes,
+            quorum,
+            locks: BTreeMap::new(),
+            is_cut: false,
+            given_up: Vec::new(),
+            unnamed: 0,
+            hidden: 0,
+            counted_max: crate::engine::Fence::MAX,
+        }
+    }
+
     /// Regression: the rest of a cut state, such as the master that fails, was shown nowhere.
     #[test]
     fn a_state_that_is_cut_at_a_terminal_is_printed_in_full_below() {
@@ -312,16 +326,7 @@ mod tests {
             unlisted: None,
             status: Err(Vote::Unreachable(text.into())),
         };
-        let survey = Survey {
-            nodes: vec![node("a", &state), node("b", "no")],
-            quorum: 2,
-            locks: BTreeMap::new(),
-            is_cut: false,
-            given_up: Vec::new(),
-            unnamed: 0,
-            hidden: 0,
-            counted_max: crate::engine::Fence::MAX,
-        };
+        let survey = survey(vec![node("a", &state), node("b", "no")], 2);
         let full = format!("unreachable: {state}");
         let lines_at = |room: Option<usize>| -> Vec<String> {
             lines(&survey, room).into_iter().filter(|line| line.contains(&full)).collect()
@@ -347,16 +352,7 @@ mod tests {
                 unlisted: None,
                 status: Ok(status),
             };
-            let survey = Survey {
-                nodes: vec![node],
-                quorum: 1,
-                locks: BTreeMap::new(),
-                is_cut: false,
-                given_up: Vec::new(),
-                unnamed: 0,
-                hidden: 0,
-                counted_max: crate::engine::Fence::MAX,
-            };
+            let survey = survey(vec![node], 1);
             let shown = format!("\"failed_moves\":{count}");
             assert!(json(&survey).to_string().contains(&shown), "{}", json(&survey));
             lines(&survey, None).concat()

@@ -10,7 +10,7 @@ use super::ffi::{Args, Context, Level};
 use super::process::Process;
 use super::{clock, config, process, start};
 use crate::engine::{
-    CONFIRM_DELAY, Came, Millis, MoveAtOnce, Passage, QuarantineReason, Question, Refusal, SlotRuns,
+    Came, Millis, MoveAtOnce, Passage, QuarantineReason, Question, Refusal, SlotRuns,
 };
 use crate::wire::slots::{SlotMessage, has_highest_epoch, read_message, read_shares, slot_of};
 
@@ -125,8 +125,8 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
         {
             // In a large Cluster, questions come more often.
             let is_fresh =
-                |process: &mut Process| clock::now() < process.slots_looked_at.after(CONFIRM_DELAY);
-            if !process::with(server, is_fresh) {
+                process::with(server, |process| process.node.has_just_looked(clock::now()));
+            if !is_fresh {
                 look(context);
             }
             confirm(context, sender, (number, since));
@@ -225,10 +225,7 @@ pub(super) fn look(context: &mut Context<'_>) {
         shares.had_none = earlier.is_empty();
     }
     let now = clock::now();
-    process::with(server, |process| {
-        process.slots_looked_at = now;
-        process.node.see(&shares, now);
-    });
+    process::with(server, |process| process.node.see(&shares, now));
 }
 
 /// Those of these slots, new since the module was loaded, that the server may have taken by itself.

@@ -17,7 +17,7 @@ use super::{BEAT, SUPPORT};
 use crate::engine::{Instant, Millis};
 
 /// How long ago another master may have looked at the slots when it confirms them.
-pub const CONFIRM_DELAY: Millis = Millis::new(BEAT.get() / 20);
+pub(super) const CONFIRM_DELAY: Millis = Millis::new(BEAT.get() / 20);
 /// For how long after its question a confirmation counts. Two periods of this fit into each wait
 /// for another master's leases, and two delays.
 const COUNTS: Millis = Millis::new(SUPPORT.get() / 2 - CONFIRM_DELAY.get());
@@ -170,6 +170,11 @@ impl Confirmations {
         lacks.into_iter().for_each(|slot| voter.lacks.insert(slot));
     }
 
+    /// The others with slots whose confirmation of this slot counts.
+    fn confirming(&self, slot: u16, now: Instant) -> impl Iterator<Item = &Voter> {
+        self.votes().filter(move |voter| voter.until(slot).is_some_and(|until| now <= until))
+    }
+
     /// Whether most masters have answered not long ago, whatever they confirm.
     pub(super) fn reach_most(&self, now: Instant) -> bool {
         self.votes().filter(|voter| voter.counts(now)).count() >= self.needed()
@@ -177,9 +182,7 @@ impl Confirmations {
 
     /// Whether most masters confirm that this slot is the node's own.
     pub(super) fn holds(&self, slot: u16, now: Instant) -> bool {
-        let needed = self.needed();
-        let confirm = |voter: &&Voter| voter.until(slot).is_some_and(|until| now <= until);
-        needed == 0 || self.votes().filter(confirm).count() >= needed
+        self.confirming(slot, now).count() >= self.needed()
     }
 
     /// Up to when the last confirmations of this slot by most masters count.
@@ -193,8 +196,7 @@ impl Confirmations {
         if needed == 0 {
             return Some(Instant::default());
         }
-        let confirm = |voter: &&Voter| voter.until(slot).is_some_and(|until| now <= until);
-        smallest(self.votes().filter(confirm).map(|voter| voter.steady_since(slot)), needed)
+        smallest(self.confirming(slot, now).map(|voter| voter.steady_since(slot)), needed)
     }
 
     /// For how long the node may still decide in this slot, or might have if it had not lost it.

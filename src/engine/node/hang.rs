@@ -26,6 +26,11 @@ impl<const LONGER_THAN: u64> Hang<LONGER_THAN> {
         self.went_on_at = Some(now);
     }
 
+    /// Whether the last look was less than so long ago.
+    pub(super) fn has_looked_within(&self, length: Millis, now: Instant) -> bool {
+        self.looked_at.is_some_and(|at| now < at.after(length))
+    }
+
     /// Whether the last look was too long ago.
     pub(super) fn lasts(&self, now: Instant) -> bool {
         self.looked_at.is_some_and(|at| at.after(Millis::new(LONGER_THAN)) < now)

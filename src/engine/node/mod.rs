@@ -44,7 +44,6 @@ pub use account::{LockAccount, LockState, NodeAccount, ReadersAccount, Uncounted
 pub use authority::{Attached, Authority, BEAT, Heartbeat, Mandate, Pledge, SUPPORT};
 pub use availability::Availability;
 pub use change::Change;
-pub use confirmations::CONFIRM_DELAY;
 pub use direct::{Direct, Grantee};
 pub use facts::{Decided, Stated};
 pub use inventory::{Census, Inventory};

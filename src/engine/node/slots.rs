@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 
 use super::company::{Company, Readiness};
-use super::confirmations::Confirmations;
+use super::confirmations::{CONFIRM_DELAY, Confirmations};
 use super::epoch::Epoch;
 use super::pauses::Pauses;
 use super::recovery::{has_jumped, jump};
@@ -280,6 +280,12 @@ impl Node {
         let slots = self.slots.as_mut()?;
         let since = slots.confirmations.ask(is_hurried, now)?;
         Some([now, since].map(|at| question_number(slots.boot, at)).into())
+    }
+
+    /// Whether the last look is recent enough to [confirm](Node::confirm) by it.
+    pub fn has_just_looked(&self, now: Instant) -> bool {
+        let is_fresh = |slots: &Slots| slots.pauses.hang.has_looked_within(CONFIRM_DELAY, now);
+        self.slots.as_ref().is_some_and(|slots| is_fresh(slots))
     }
 
     /// Answers another master's question for confirmation, just after the node has looked at its
