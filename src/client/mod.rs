@@ -45,6 +45,7 @@ mod links;
 mod locker;
 mod many;
 mod metrics;
+mod node_status;
 mod node_url;
 mod outbox;
 mod outset;
@@ -92,6 +93,7 @@ pub use inspect::{NodeInfo, NodeLocks};
 pub use length::Length;
 pub use locker::Locker;
 pub use many::{AcquireMany, Guards};
+pub use node_status::{NodeStatus, ReplicaStatus, SlotShare, Support};
 #[cfg(feature = "cli")]
 pub(crate) use printable::{Printable, PrintableName, is_plain};
 #[cfg(feature = "cli")]
@@ -99,7 +101,7 @@ pub(crate) use settings::TIMEOUTS_PER_TTL;
 #[doc(hidden)]
 pub use settings::{LengthUnit, OptionRanges, TTL_MAX_DEFAULT, TTL_MIN};
 pub use settings::{LockerBuilder, NAME_MAX};
-pub use survey::{LockSurvey, NodeStatus, NodeSurvey, ReplicaStatus, SlotShare, Support, Survey};
+pub use survey::{LockSurvey, NodeSurvey, Survey};
 #[doc(hidden)]
 pub use vote::Summary;
 #[cfg(feature = "cli")]

@@ -7,22 +7,22 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 
 use super::asking::AskedServer;
 use super::locker::Locker;
+use super::node_status::{NodeStatus, SlotShare, server_status};
 use super::packet::Packet;
 use super::printable::Named;
 use super::reading::{error_vote, lock_info};
 use super::search::{Counted, Locks, Wanted};
 use super::slots::own_slots;
-use super::vote::{NodeReport, Vote};
-use crate::engine::{Fence, LockState, SLOTS, Uncounted};
+use super::vote::Vote;
+use crate::engine::{Fence, LockState, Uncounted};
 use crate::wire::code::{self, Meaning};
 use crate::wire::lock_info::LockInfo;
-use crate::wire::node_info::{self, NodeField, NodeFields};
+use crate::wire::node_info::{self, NodeField};
 use crate::wire::resp::Reply;
 
 /// How many locks a node is asked about in one batch.
@@ -78,73 +78,6 @@ pub struct NodeSurvey {
     pub unlisted: Option<Vote>,
 }
 
-/// A node's own account: its role, and its INFO section.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NodeStatus {
-    /// Whether it is a master; a replica grants nothing.
-    pub is_master: bool,
-    /// The master of a replica, as the replica reports it: `host:port`.
-    pub master: Option<String>,
-    /// How much longer it grants nothing, if it is in quarantine.
-    pub quarantine_left: Option<Duration>,
-    /// The highest fence of any lock that it knows.
-    pub highest_fence: Fence,
-    /// The replicas that are attached to it; those of all masters of a Cluster.
-    pub replicas: Vec<ReplicaStatus>,
-    /// All fields of `INFO lockmod`.
-    pub fields: NodeFields,
-    /// In how many slots locks are granted, if the node is a Cluster, or one server of a Cluster
-    /// that grants.
-    pub slots: Option<SlotShare>,
-    /// Whether the node is one server of a Cluster, which has only the locks in its slots.
-    pub is_in_cluster: bool,
-}
-
-/// In how many of a Cluster's slots locks are granted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SlotShare {
-    /// The number of those slots, of 16384 in all.
-    pub granting: u16,
-    /// The masters that grant nothing, and why.
-    pub failing: Vec<NodeReport>,
-    /// In how many slots it is unknown which locks are held: their masters do not answer, or they
-    /// have none.
-    pub unknown: u16,
-    /// The masters that do not report their locks, and why.
-    pub silent: Vec<NodeReport>,
-}
-
-impl SlotShare {
-    /// Whether locks are granted in some slots but not in others.
-    pub fn is_partial(&self) -> bool {
-        (1..SLOTS).contains(&self.granting)
-    }
-}
-
-/// How many replicas of a master support it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Support {
-    /// How many do.
-    pub supporters: u64,
-    /// How many must, or it grants nothing.
-    pub needed: u64,
-    /// How many replicas it should have: `lockmod.replicas`.
-    pub replicas: u64,
-}
-
-/// What a master reports about a replica that is attached to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ReplicaStatus {
-    /// Where it is: `host:port`.
-    pub address: String,
-    /// How many bytes that the master has sent it has not acknowledged.
-    pub lag_bytes: u64,
-}
-
 /// What the nodes report about one lock.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -152,78 +85,6 @@ pub struct LockSurvey {
     /// What each node reports, in the order of the settings; `None` if it does not have the lock,
     /// or does not answer.
     pub nodes: Vec<Option<LockInfo>>,
-}
-
-impl NodeStatus {
-    /// Whether it grants locks now.
-    pub fn is_granting(&self) -> bool {
-        // An older module does not report this.
-        let says_no = self.fields.number(NodeField::Granting) == Some(0);
-        let has_all = self.slots.as_ref().is_none_or(|share| share.granting >= SLOTS);
-        self.is_master && self.quarantine_left.is_none() && !says_no && has_all
-    }
-
-    /// Why it grants nothing; `None` if it grants.
-    pub(crate) fn abstention(&self) -> Option<Vote> {
-        if self.is_granting() {
-            return None;
-        }
-        let left = self.quarantine_left.filter(|_| self.is_master);
-        let vote = Vote::of_obstacle(left, self.fields.text(NodeField::State));
-        Some(vote.unwrap_or_else(|| Vote::Unavailable("a replica".into())))
-    }
-
-    /// How many replicas support it, how many must, and how many it should have, if it grants only
-    /// with their support. For a Cluster, these are the numbers of the master with the fewest
-    /// supporters.
-    pub fn support(&self) -> Option<Support> {
-        let number = |field| self.fields.number(field);
-        let replicas = number(NodeField::Replicas).filter(|&replicas| replicas > 0)?;
-        let supporters = number(NodeField::Supporters)?;
-        Some(Support { supporters, needed: number(NodeField::SupportersNeeded)?, replicas })
-    }
-
-    /// Combines the statuses of a Cluster's masters, each with its number of slots: the Cluster
-    /// grants if all do.
-    ///
-    /// # Errors
-    /// The first vote, if no master reports a status.
-    fn together(
-        masters: Vec<(Arc<str>, u16, Result<NodeStatus, Vote>)>,
-    ) -> Result<NodeStatus, Vote> {
-        let (mut share, mut told, mut failed) = (SlotShare::default(), Vec::new(), None);
-        share.unknown = SLOTS;
-        for (node, slots, status) in masters {
-            let abstention =
-                status.as_ref().map_or_else(|vote| Some(vote.clone()), Self::abstention);
-            match abstention {
-                None => share.granting = share.granting.saturating_add(slots),
-                Some(vote) => share.failing.push(NodeReport::new(Arc::clone(&node), vote)),
-            }
-            match status {
-                Ok(status) => {
-                    share.unknown = share.unknown.saturating_sub(slots);
-                    told.push(status);
-                }
-                Err(vote) => {
-                    share.silent.push(NodeReport::new(node, vote.clone()));
-                    failed = failed.or(Some(vote));
-                }
-            }
-        }
-        let mut told = told.into_iter();
-        let mut all = told.next().ok_or_else(|| failed.unwrap_or(Vote::TimedOut))?;
-        for status in told {
-            all.is_master &= status.is_master;
-            all.master = all.master.or(status.master);
-            all.quarantine_left = all.quarantine_left.max(status.quarantine_left);
-            all.highest_fence = all.highest_fence.max(status.highest_fence);
-            all.replicas.extend(status.replicas);
-            all.fields = all.fields.with(&status.fields);
-        }
-        (all.slots, all.is_in_cluster) = (Some(share), false);
-        Ok(all)
-    }
 }
 
 impl Survey {
@@ -539,60 +400,6 @@ impl Locker {
     }
 }
 
-/// Whether this reply to CLUSTER INFO is that of a master that refuses every command about a slot.
-fn is_down(reply: &Reply) -> bool {
-    let Reply::Text(text) = reply else { return false };
-    String::from_utf8_lossy(text).lines().any(|line| line == "cluster_state:fail")
-}
-
-/// Reads the replies about a server itself.
-fn server_status(replies: &[Reply]) -> Result<NodeStatus, Vote> {
-    let status = status(replies.first())?;
-    // Then it refuses every command about a lock, which its INFO does not show.
-    if replies.get(1).is_some_and(is_down) {
-        return Err(Vote::Unavailable(code::CLUSTERDOWN.says("its Cluster is down").into()));
-    }
-    Ok(status)
-}
-
-/// Reads the reply to `INFO lockmod replication cluster`.
-fn status(reply: Option<&Reply>) -> Result<NodeStatus, Vote> {
-    let text = match reply {
-        Some(Reply::Text(text)) => String::from_utf8_lossy(text),
-        Some(Reply::Error(text)) => return Err(error_vote(text)),
-        _ => return Err(Vote::Garbled("not what INFO answers".into())),
-    };
-    let fields = NodeFields::read(&text);
-    if fields.is_empty() {
-        return Err(Vote::ModuleMissing);
-    }
-    let left = fields.number(NodeField::QuarantineLeft).filter(|&left| left > 0);
-    let highest_fence = fields.number(NodeField::HighestFence).and_then(Fence::new);
-    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
-    let master = field("master_host:").zip(field("master_port:"));
-    let sent: u64 = field("master_repl_offset:").and_then(|sent| sent.parse().ok()).unwrap_or(0);
-    let replica = |line: &str| {
-        let (number, told) = line.strip_prefix("slave")?.split_once(':')?;
-        number.parse::<u32>().ok()?;
-        let attached = node_info::read_replica(told.as_bytes())?;
-        let address = String::from_utf8_lossy(&attached.name).into_owned();
-        Some(ReplicaStatus { address, lag_bytes: sent.saturating_sub(attached.acknowledged) })
-    };
-    Ok(NodeStatus {
-        is_master: field("role:") == Some("master"),
-        master: master.map(|(host, port)| match host.contains(':') {
-            true => format!("[{host}]:{port}"),
-            false => format!("{host}:{port}"),
-        }),
-        quarantine_left: left.map(Duration::from_millis),
-        highest_fence: highest_fence.unwrap_or_default(),
-        replicas: text.lines().filter_map(replica).collect(),
-        fields,
-        slots: None,
-        is_in_cluster: field("cluster_enabled:") == Some("1"),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -650,36 +457,6 @@ mod tests {
         let down = survey(&[Some(90), None, None]);
         assert_eq!((down.quorum_fence(), down.granting(), down.margin()), (None, 1, -1));
         assert_eq!(lag(&down), [0]);
-    }
-
-    #[test]
-    fn a_node_says_what_it_is_in_its_info() {
-        let text = b"# lockmod\r\nlockmod_locks:3\r\nlockmod_highest_fence:7\r\n\
-            lockmod_quarantine_left_ms:1500\r\n# Replication\r\nrole:master\r\n";
-        let status = super::status(Some(&Reply::Text(text.into()))).unwrap();
-        assert_eq!(status.fields.number(NodeField::Locks), Some(3));
-        assert_eq!(status.highest_fence.get(), 7);
-        assert_eq!(status.quarantine_left, Some(Duration::from_millis(1_500)));
-        assert!(status.is_master && !status.is_granting());
-        let text = b"lockmod_replicas:2\r\nlockmod_supporters:1\r\n\
-            lockmod_supporters_needed:1\r\nrole:master\r\nconnected_slaves:2\r\n\
-            slave0:ip=::1,port=7,state=online,offset=15,lag=0\r\n\
-            slave1:ip=::1,port=8,state=wait_bgsave,offset=0,lag=0\r\n\
-            master_repl_offset:20\r\n";
-        let status = super::status(Some(&Reply::Text(text.into()))).unwrap();
-        let support = Support { supporters: 1, needed: 1, replicas: 2 };
-        assert_eq!(status.support(), Some(support));
-        let replica = ReplicaStatus { address: "::1:7".to_owned(), lag_bytes: 5 };
-        assert_eq!(status.replicas, [replica]);
-        let text = b"lockmod_granting:0\r\nlockmod_state:STATEFILE no\r\nrole:master\r\n";
-        let status = super::status(Some(&Reply::Text(text.into()))).unwrap();
-        assert!(status.is_master && status.quarantine_left.is_none() && !status.is_granting());
-        let text = b"lockmod_granting:0\r\nrole:slave\r\nmaster_host:::1\r\nmaster_port:7\r\n";
-        let status = super::status(Some(&Reply::Text(text.into()))).unwrap();
-        assert_eq!((status.is_master, status.master.as_deref()), (false, Some("[::1]:7")));
-        let bare = Reply::Text(b"# Replication\r\nrole:master\r\n".into());
-        assert_eq!(super::status(Some(&bare)), Err(Vote::ModuleMissing));
-        assert!(matches!(super::status(None), Err(Vote::Garbled(_))));
     }
 
     fn told(nodes: &[(u64, &str)]) -> LockSurvey {
