@@ -101,7 +101,8 @@ fn in_doubt(node: &NodeSurvey) -> String {
     let share = node.status.as_ref().ok().and_then(|status| status.slots.as_ref());
     let masters: Vec<&str> = match share {
         Some(share) => {
-            share.failing.iter().filter(is_forgetful).map(|report| &*report.node).collect()
+            let failing = share.failing.iter().map(|master| &master.report);
+            failing.filter(is_forgetful).map(|report| &*report.node).collect()
         }
         None => node.masters.iter().map(|master| &**master).collect(),
     };
@@ -258,14 +259,17 @@ pub(super) async fn named(locker: &Locker, failure: Failure) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{LockInfo, NodeStatus, SlotShare};
+    use crate::client::{FailingMaster, LockInfo, NodeStatus, SlotShare};
 
     /// The URL was named, which leads to all masters.
     #[test]
     fn of_a_cluster_the_master_in_quarantine_is_named() {
         let quarantine = |text: &str| Vote::Quarantined { left: None, text: text.into() };
-        let report = |node: &str, vote| NodeReport::new(node.into(), vote);
-        let failing = vec![report("m:1", Vote::TimedOut), report("m:2", quarantine("x"))];
+        let failing = |node: &str, vote| FailingMaster {
+            report: NodeReport::new(node.into(), vote),
+            status: None,
+        };
+        let failing = vec![failing("m:1", Vote::TimedOut), failing("m:2", quarantine("x"))];
         let share = SlotShare { failing, ..SlotShare::default() };
         let quarantine_left = Some(Duration::from_secs(7));
         let status = NodeStatus {

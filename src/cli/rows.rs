@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use crate::client::{
-    Length, LockInfo, LockState, LockSurvey, NAME_MAX, NodeField, NodeReport, NodeStatus,
-    NodeSurvey, Printable, PrintableName, Share, SlotShare, Support, Survey, Vote,
+    FailingMaster, Length, LockInfo, LockState, LockSurvey, NAME_MAX, NodeField, NodeReport,
+    NodeStatus, NodeSurvey, Printable, PrintableName, Share, SlotShare, Support, Survey, Vote,
 };
 use crate::engine::SLOTS;
 
@@ -82,7 +82,8 @@ fn state(status: &NodeStatus, is_too_high: bool) -> String {
     let is_alone = support.is_some_and(|support| support.supporters < support.needed);
     let state = match status.quarantine_left {
         // Its wait has not begun.
-        _ if is_alone && !status.is_granting() => "grants nothing".to_owned(),
+        Some(left) if is_alone => format!("grants nothing for at least {}", Length(left)),
+        None if is_alone && !status.is_granting() => "grants nothing".to_owned(),
         _ if !status.is_master => "grants nothing: a replica".to_owned(),
         Some(left) => format!("in quarantine for {}", Length(left)),
         None if status.is_granting() && is_too_high => "fences too high to count".to_owned(),
@@ -116,8 +117,16 @@ pub(super) fn in_slots(share: &SlotShare) -> String {
         // The others are those of other servers, if this is one server of a Cluster.
         [] if share.unknown == 0 => text,
         [] => format!("{text}; no master has the others"),
-        [report] => format!("{text}; {report}"),
-        [report, more @ ..] => format!("{text}; {report}; {} more", more.len()),
+        [master] => format!("{text}; {}", failing(master)),
+        [master, more @ ..] => format!("{text}; {}; {} more", failing(master), more.len()),
+    }
+}
+
+/// What is wrong with one master of a Cluster, as for a server by itself.
+fn failing(FailingMaster { report, status }: &FailingMaster) -> String {
+    match status {
+        Some(status) => format!("{}: {}", shown(report.node.as_bytes()), state(status, false)),
+        None => report.to_string(),
     }
 }
 

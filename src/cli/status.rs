@@ -7,8 +7,8 @@ use super::json::Json;
 use super::rows::{self, LOCK_COLUMNS, LockOrder, NODE_COLUMNS};
 use super::{doubts, out};
 use crate::client::{
-    LockSurvey, NodeField, NodeReport, NodeStatus, NodeSurvey, ReplicaStatus, SlotShare, Survey,
-    Vote,
+    FailingMaster, LockSurvey, NodeField, NodeReport, NodeStatus, NodeSurvey, ReplicaStatus,
+    SlotShare, Survey, Vote,
 };
 
 /// The widest cell to which the other cells of its column of locks are padded: names and labels can
@@ -217,7 +217,7 @@ fn slot_fields(status: &NodeStatus) -> Vec<(&'static str, Json)> {
 
 /// In how many of its slots a Cluster grants locks.
 fn share_fields(share: &SlotShare) -> [(&'static str, Json); 3] {
-    let failing = |report: &NodeReport| {
+    let failing = |FailingMaster { report, .. }: &FailingMaster| {
         let error = Json::text(report.vote.to_string());
         Json::Object(vec![("master", Json::text(&*report.node)), ("error", error)])
     };

@@ -93,7 +93,7 @@ pub use inspect::{NodeInfo, NodeLocks};
 pub use length::Length;
 pub use locker::Locker;
 pub use many::{AcquireMany, Guards};
-pub use node_status::{NodeStatus, ReplicaStatus, SlotShare, Support};
+pub use node_status::{FailingMaster, NodeStatus, ReplicaStatus, SlotShare, Support};
 #[cfg(feature = "cli")]
 pub(crate) use printable::{Printable, PrintableName, is_plain};
 #[cfg(feature = "cli")]

@@ -40,7 +40,7 @@ pub struct SlotShare {
     /// The number of those slots, of 16384 in all.
     pub granting: u16,
     /// The masters that grant nothing, and why.
-    pub failing: Vec<NodeReport>,
+    pub failing: Vec<FailingMaster>,
     /// In how many slots it is unknown which locks are held: their masters do not answer, or they
     /// have none.
     pub unknown: u16,
@@ -53,6 +53,16 @@ impl SlotShare {
     pub fn is_partial(&self) -> bool {
         (1..SLOTS).contains(&self.granting)
     }
+}
+
+/// A master of a Cluster that grants nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FailingMaster {
+    /// Which one, and why.
+    pub report: NodeReport,
+    /// Its own status, if it reports one.
+    pub status: Option<NodeStatus>,
 }
 
 /// How many replicas of a master support it.
@@ -121,7 +131,10 @@ impl NodeStatus {
                 status.as_ref().map_or_else(|vote| Some(vote.clone()), Self::abstention);
             match abstention {
                 None => share.granting = share.granting.saturating_add(slots),
-                Some(vote) => share.failing.push(NodeReport::new(Arc::clone(&node), vote)),
+                Some(vote) => share.failing.push(FailingMaster {
+                    report: NodeReport::new(Arc::clone(&node), vote),
+                    status: status.as_ref().ok().cloned(),
+                }),
             }
             match status {
                 Ok(status) => {

@@ -384,6 +384,39 @@ fn status_says_in_which_part_of_its_slots_a_cluster_grants() {
     assert_eq!(status(&cluster.url(), &["run", &name, "--", "true"]).0, Some(0));
 }
 
+/// Regression: a Cluster's row had the error that clients get, without the time and the number of
+/// replicas.
+#[test]
+fn a_master_without_its_replicas_is_described_in_a_cluster_as_by_itself() {
+    let settings = || Server::builder().module_arg("max-ttl", 1_000).module_arg("replicas", 1);
+    let cluster = Cluster::start(2, settings);
+    let mut replicas = cluster.start_replicas(1, settings);
+    let status = |url: &str| {
+        let output = lockmod(&[], &["status"]).env("LOCKMOD_NODES", url).output().unwrap();
+        text(&output.stdout)
+    };
+    wait_until("all masters grant", || {
+        status(&cluster.url()).contains("  grants; 1 of 1 replicas")
+    });
+    let port = cluster.masters[1].port();
+    let alone = "0 of 1 replicas support it, and it needs 1 of them  ";
+    let part = "grants in 8192 of 16384 slots; ";
+    replicas[1][0].kill();
+    wait_until("it lacks authority", || status(&cluster.url()).contains(part));
+    let shown = status(&cluster.url());
+    // The wait, and what it takes to get authority.
+    let expected = format!("  {part}127.0.0.1:{port}: grants nothing for at least ");
+    assert!(shown.contains(&expected) && shown.contains(alone), "{shown}");
+    let one = status(&cluster.masters[1].url());
+    let own = "  master  grants nothing for at least ";
+    assert!(one.contains(own) && one.contains(alone), "{one}");
+    // When none grants, the row has the numbers of one master.
+    replicas[0][0].kill();
+    wait_until("both lack it", || !status(&cluster.url()).contains(part));
+    let shown = status(&cluster.url());
+    assert!(shown.contains(own) && shown.contains(alone), "{shown}");
+}
+
 #[test]
 fn status_and_the_exporter_tell_in_how_many_slots_a_master_does_not_grant_yet() {
     let settings = || server().config("cluster-require-full-coverage", "no");
