@@ -178,6 +178,17 @@ pub(super) fn is_known_to(node: &NodeInfo) -> bool {
     node.info.is_ok() && quarantine_left(node).is_none() && obstacle(node).is_none()
 }
 
+/// Whether a lock is gone as far as the node is concerned, by its vote on the deletion. A node that
+/// another may have replaced cannot tell, and one in quarantine only of a lease that it knew.
+pub(super) fn is_gone(vote: &Vote, node: &NodeInfo) -> bool {
+    obstacle(node).is_none()
+        && match vote {
+            Vote::Confirmed => true,
+            Vote::NotHeld => quarantine_left(node).is_none(),
+            _ => false,
+        }
+}
+
 /// The vote of a node whose report about a lock shows that another server may be the master.
 pub(super) fn obstacle(node: &NodeInfo) -> Option<Vote> {
     let state = node.info.as_ref().ok()?.node_state.as_deref()?;
@@ -282,6 +293,33 @@ mod tests {
         let node = NodeSurvey { node: "c:1".into(), masters, status: Ok(status), unlisted: None };
         let told = "c:1 at m:2 is in quarantine for 7s: it may have forgotten who holds a lock";
         assert_eq!(doubt(&node).as_deref(), Some(told));
+    }
+
+    /// The lock was said to be gone, and the second time that nobody knew.
+    #[test]
+    fn a_node_that_may_have_been_replaced_cannot_tell_that_a_lock_is_gone() {
+        let node = |info| NodeInfo::new("n".into(), Ok(info));
+        let left = Some(Duration::from_secs(7));
+        let waiting = node(LockInfo { quarantine_left: left, ..LockInfo::default() });
+        let with = |state| node(LockInfo { node_state: Some(state), ..LockInfo::default() });
+        let alone = with(code::NOAUTHORITY.says("0 of 1"));
+        let replica = with(code::READONLY.says("a replica"));
+        // A user may delete a lock without the right to look at it.
+        let unseen = NodeInfo::new("n".into(), Err(Vote::NoPermission("NOPERM".into())));
+        for (vote, node, is_gone) in [
+            (Vote::Confirmed, node(LockInfo::default()), true),
+            (Vote::NotHeld, node(LockInfo::default()), true),
+            (Vote::Confirmed, waiting.clone(), true),
+            (Vote::NotHeld, waiting, false),
+            (Vote::Confirmed, alone.clone(), false),
+            (Vote::NotHeld, alone, false),
+            (Vote::NotHeld, replica, false),
+            (Vote::Confirmed, unseen.clone(), true),
+            (Vote::NotHeld, unseen, true),
+            (Vote::TimedOut, node(LockInfo::default()), false),
+        ] {
+            assert_eq!(super::is_gone(&vote, &node), is_gone, "{vote}: {node:?}");
+        }
     }
 
     /// The error stated as a fact that the lease had ended.

@@ -144,10 +144,11 @@ async fn force_release(locker: &Locker, lock: &ByName) -> Result<(), Failure> {
     let infos = locker.info(name).await;
     let nodes: Vec<NodeReport> = nodes.into_iter().zip(&infos).map(without_replica).collect();
     let doubts = doubts::of_lock(locker, &infos).await;
-    let count = |is: fn(&Vote) -> bool| nodes.iter().filter(|report| is(&report.vote)).count();
-    let deleted = count(|vote| *vote == Vote::Confirmed);
-    let done = deleted + count(|vote| *vote == Vote::NotHeld);
-    if deleted == 0 || !Quorum::is_majority(done, nodes.len()) {
+    let deleted = nodes.iter().filter(|report| report.vote == Vote::Confirmed).count();
+    let is_certain =
+        |(report, node): &(&NodeReport, &NodeInfo)| doubts::is_gone(&report.vote, node);
+    let certain = nodes.iter().zip(&infos).filter(is_certain).count();
+    if deleted == 0 || !Quorum::is_majority(certain, nodes.len()) {
         let failure = not_deleted(name, nodes, &infos);
         return Err(failure.but_each(doubts));
     }
@@ -187,6 +188,10 @@ fn not_deleted(name: &Name, nodes: Vec<NodeReport>, infos: &[NodeInfo]) -> Failu
     } else if deleted == 0 {
         let said: Vec<String> = nodes.iter().map(ToString::to_string).collect();
         Failure::of_nodes(format!("lock '{name}' was not deleted: {}", said.join("; ")), nodes)
+    } else if Quorum::is_majority(deleted + absent, nodes.len()) {
+        let done = rows::deleted_on(&nodes);
+        let text = format!("lock '{name}' was {done}, but no quorum knows whether it is held");
+        Failure::of_nodes(text, nodes)
     } else {
         Failure::of_nodes(format!("lock '{name}' was only {}", rows::deleted_on(&nodes)), nodes)
     }

@@ -1,7 +1,7 @@
 //! How the command reports the nodes' answers: which nodes it names, and how it interprets them.
 
 use crate::cli::{NO_TOKEN, fails, lockmod, succeeds, text};
-use crate::common::{Server, start_nodes};
+use crate::common::{Server, start_nodes, wait_until};
 use crate::nodes;
 use crate::screen::Screen;
 
@@ -171,6 +171,26 @@ fn it_is_said_what_is_uncertain_in_quarantine_and_after_force() {
         "{said}"
     );
     assert!(said.contains("may have forgotten"), "{said}");
+}
+
+/// Regression: the first time the exit code was 0, with a warning, and then 121.
+#[test]
+fn a_master_without_authority_cannot_tell_that_no_lock_is_held_even_if_it_deleted_one() {
+    let settings = || Server::builder().module_arg("max-ttl", 4_000).module_arg("replicas", 1);
+    let master = settings().start();
+    let mut replica = settings().replica_of(&master).start();
+    let nodes = [master];
+    wait_until("it grants", || lockmod(&nodes, &["status"]).output().unwrap().status.success());
+    replica.kill();
+    // Until then the lease is extended, so that it still stands.
+    wait_until("it lacks authority", || nodes[0].run("LOCK.ACQUIRE job t 4000").is_err());
+    let doubt = "another master may know who holds a lock";
+    let said = fails(&nodes, &["release", "--force", "job"], 121);
+    let told = "lock 'job' was deleted on 1 of 1 node, but no quorum knows whether it is held; ";
+    assert!(said.contains(told) && said.contains(doubt), "{said}");
+    let said = fails(&nodes, &["release", "--force", "job"], 121);
+    assert!(said.contains("no quorum knows whether somebody holds lock 'job'; "), "{said}");
+    assert!(said.contains(doubt), "{said}");
 }
 
 /// Regression: a replica without such a lock counted as a node on which the lock was free.
