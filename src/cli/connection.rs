@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::args::{Claim, Connection};
 use super::failure::{Failure, source_of_nodes};
-use super::values::{TTL_MAX, Typed};
+use super::values::{Name, TTL_MAX, Typed};
 use crate::client::{Length, Locker, LockerBuilder, TIMEOUTS_PER_TTL, joined};
 
 impl Claim {
@@ -12,6 +12,11 @@ impl Claim {
     pub(super) fn builder(&self, wait: Duration) -> Result<LockerBuilder, Failure> {
         let label = self.label.clone().unwrap_or_else(own_label);
         Ok(self.connection.builder(&self.ttl)?.wait(wait).label(label))
+    }
+
+    /// The lock, and the length of its lease.
+    pub(super) const fn lease(&self) -> (&Name, Duration) {
+        (&self.name, self.ttl.length)
     }
 }
 

@@ -226,36 +226,42 @@ pub(super) async fn not_told(locker: &Locker) -> Option<String> {
         .then(|| format!("{text} {}: the lease may stay there until it ends", names.join(", ")))
 }
 
-/// The warning about the end of a lease.
+/// The warning about the end of a lease, with its ttl.
 pub(super) async fn of_end(
     locker: &Locker,
-    name: &Name,
+    lease: (&Name, Duration),
     released: Result<(), ReleaseError>,
 ) -> Option<String> {
     match released {
         Ok(()) => not_told(locker).await,
-        Err(error) => Some(of_release(locker, name, error).await.text().to_owned()),
+        Err(error) => Some(of_release(locker, lease, error).await.text().to_owned()),
     }
 }
 
-/// Why a lease was not released. Nodes that may have forgotten a lease cannot tell that it had
-/// ended.
-pub(super) async fn of_release(locker: &Locker, name: &Name, error: ReleaseError) -> Failure {
+/// Why a lease with this ttl was not released. Nodes that may have forgotten a lease cannot tell
+/// that it had ended.
+pub(super) async fn of_release(
+    locker: &Locker,
+    (name, ttl): (&Name, Duration),
+    error: ReleaseError,
+) -> Failure {
     let infos = locker.info(name).await;
-    let failure = not_released(error, &infos);
+    let failure = not_released(error, &infos, ttl);
     failure.but_each(of_lock(locker, &infos).await)
 }
 
-fn not_released(error: ReleaseError, infos: &[NodeInfo]) -> Failure {
+fn not_released(error: ReleaseError, infos: &[NodeInfo], ttl: Duration) -> Failure {
     match error {
         ReleaseError::NotHeld(nodes) if !is_known(infos) => {
             let text = "the lease had ended before it was released, or was forgotten";
             Failure::lost(format!("{text}: {}", Summary(&nodes)), nodes)
         }
-        error @ (ReleaseError::NotHeld(_)
-        | ReleaseError::NoQuorum(_)
-        | ReleaseError::Refused(_)
-        | ReleaseError::BadOption(_)) => error.into(),
+        // A renewal may have just reached nodes that do not answer.
+        error @ (ReleaseError::NoQuorum(_) | ReleaseError::Refused(_)) => {
+            let left = Length(ttl);
+            Failure::from(error).but(&format!("the lock may stay held for up to {left} more"))
+        }
+        error @ (ReleaseError::NotHeld(_) | ReleaseError::BadOption(_)) => error.into(),
     }
 }
 
@@ -344,7 +350,8 @@ mod tests {
             (vec![knowing(), knowing(), alone()], true),
         ] {
             let votes = infos.iter().map(|_| NodeReport::new("n".into(), Vote::NotHeld));
-            let failure = not_released(ReleaseError::NotHeld(votes.collect()), &infos);
+            let error = ReleaseError::NotHeld(votes.collect());
+            let failure = not_released(error, &infos, Duration::from_secs(9));
             let said = failure.text();
             assert_eq!(failure.code, Failure::LOST);
             assert_eq!(said.contains("or was forgotten"), !is_certain, "{said}");

@@ -21,12 +21,13 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
         return Err(unprinted.into());
     }
     drop(doubts::tell_doubles(&locker, args.json));
-    let mut renewals = RenewalWatch::new(&guard, (name, args.claim.ttl.length), args.json);
+    let lease = args.claim.lease();
+    let mut renewals = RenewalWatch::new(&guard, lease, "it is lost", args.json);
     tokio::select! {
         never = renewals.tell() => match never {},
         signal = signals.next() => {
             if let Err(error) = guard.release().await {
-                return Err(doubts::of_release(&locker, name, error).await);
+                return Err(doubts::of_release(&locker, lease, error).await);
             }
             let not_told = doubts::not_told(&locker).await;
             tell_released(name, signal, args.json);

@@ -18,6 +18,8 @@ pub(super) struct RenewalWatch<'a> {
     guard: &'a Guard,
     name: &'a Name,
     ttl: Duration,
+    /// What happens if it is not renewed.
+    end: &'static str,
     as_json: bool,
     is_told: bool,
 }
@@ -26,9 +28,10 @@ impl<'a> RenewalWatch<'a> {
     pub(super) const fn new(
         guard: &'a Guard,
         (name, ttl): (&'a Name, Duration),
+        end: &'static str,
         as_json: bool,
     ) -> RenewalWatch<'a> {
-        RenewalWatch { guard, name, ttl, as_json, is_told: false }
+        RenewalWatch { guard, name, ttl, end, as_json, is_told: false }
     }
 
     /// Warns when renewals fail, and when they succeed again. It may be dropped and called again.
@@ -42,9 +45,9 @@ impl<'a> RenewalWatch<'a> {
     }
 
     fn look(&mut self) -> Option<String> {
-        let (left, name) = (self.guard.validity(), self.name);
+        let name = self.name;
         // Two thirds are left when a renewal is due.
-        let is_late = left < self.ttl / 2;
+        let is_late = self.guard.validity() < self.ttl / 2;
         if !is_late {
             let was_told = std::mem::take(&mut self.is_told);
             return was_told.then(|| format!("lock '{name}' is renewed again"));
@@ -54,7 +57,9 @@ impl<'a> RenewalWatch<'a> {
             return None;
         }
         self.is_told = true;
-        let (votes, left) = (Summary(&nodes), Length::rounded_down(left));
-        Some(format!("lock '{name}' cannot be renewed: {votes}; it is held for {left} more"))
+        // Not at the end of the lease: the holder needs time to stop.
+        let left = Length::rounded_down(self.guard.lost_in());
+        let (votes, end) = (Summary(&nodes), self.end);
+        Some(format!("lock '{name}' cannot be renewed: {votes}; unless it can, {end} in {left}"))
     }
 }

@@ -59,7 +59,7 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
             job.take_keys_back();
             let signal = hold((&args, &mut job), &guard, until, &mut signals).await;
             let released = guard.release().await;
-            let doubt = doubts::of_end(&locker, &args.claim.name, released).await;
+            let doubt = doubts::of_end(&locker, args.claim.lease(), released).await;
             drop(doubles.await);
             doubt.iter().for_each(|text| warn(text, false));
             signal.map_or(Ok(code), |signal| Err(cut_short(signal, code)))
@@ -118,8 +118,8 @@ async fn attend(
     args: &Run,
     signals: &mut Signals,
 ) -> std::io::Result<Result<u8, Lost>> {
-    let lease = (&args.claim.name, args.claim.ttl.length);
-    let mut renewals = RenewalWatch::new(guard, lease, false);
+    let end = "the command is ended";
+    let mut renewals = RenewalWatch::new(guard, args.claim.lease(), end, false);
     loop {
         tokio::select! {
             biased;

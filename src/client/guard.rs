@@ -106,6 +106,12 @@ impl Guard {
         self.ending().is_some()
     }
 
+    /// How long it takes until [`lost`](Guard::lost) resolves, unless the lease is extended.
+    #[cfg(feature = "cli")]
+    pub(crate) fn lost_in(&self) -> Duration {
+        self.hold.lease.lost_in().into()
+    }
+
     /// Why the lease is lost, if it is.
     pub(super) fn ending(&self) -> Option<Lost> {
         self.hold.lease.ending()

@@ -448,7 +448,7 @@ impl Lease {
         }
     }
 
-    fn lost_in(&self) -> Millis {
+    pub(super) fn lost_in(&self) -> Millis {
         let lost_at: Instant = self.state().renewal.lost_at();
         latest(&self.core.world).until(lost_at)
     }

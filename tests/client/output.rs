@@ -688,8 +688,10 @@ fn a_wait_over_hung_nodes_ends_within_a_timeout_of_its_end() {
 #[test]
 fn whoever_holds_a_lock_is_told_that_it_cannot_be_renewed_and_that_it_is_again() {
     let nodes = nodes(3);
-    for args in [&["lock", "job", "--ttl", "12s"][..], &["run", "job", "--ttl", "12s", "--", "cat"]]
-    {
+    for (args, end) in [
+        (&["lock", "job", "--ttl", "12s"][..], "it is lost in "),
+        (&["run", "job", "--ttl", "12s", "--", "cat"], "the command is ended in "),
+    ] {
         let mut command = lockmod(&nodes, args);
         command.stdin(Stdio::piped());
         let mut child = start(command);
@@ -699,14 +701,73 @@ fn whoever_holds_a_lock_is_told_that_it_cannot_be_renewed_and_that_it_is_again()
         let said = told.next().unwrap();
         assert!(said.starts_with("lockmod: lock 'job' cannot be renewed: 1 of 3 nodes"), "{said}");
         let silent = format!(
-            "127.0.0.1:{}, 127.0.0.1:{}; it is held for ",
+            "127.0.0.1:{}, 127.0.0.1:{}; unless it can, {end}",
             nodes[1].port(),
             nodes[2].port()
         );
-        assert!(said.contains(&silent) && said.ends_with("s more"), "{said}");
+        assert!(said.contains(&silent), "{said}");
         nodes[1..].iter().for_each(Server::resume);
         assert_eq!(told.next().unwrap(), "lockmod: lock 'job' is renewed again");
         signal(&child, Signal::TERM);
         child.wait().unwrap();
     }
+}
+
+/// Regression: the time was that to the end of the lease, and the command was ended long before.
+#[test]
+fn the_time_after_which_a_holder_is_said_to_end_is_that_after_which_it_does() {
+    let nodes = nodes(3);
+    for args in [&["lock", "job", "--ttl", "8s"][..], &["run", "job", "--ttl", "8s", "--", "cat"]] {
+        let mut command = lockmod(&nodes, args);
+        command.stdin(Stdio::piped());
+        let mut child = start(command);
+        // To wait for the child closes its input, which ends `cat`.
+        let _stdin = child.stdin.take();
+        let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        wait_until("it is held", || leases(&nodes, "job") == 3);
+        nodes[1..].iter().for_each(Server::pause);
+        let said = told.next().unwrap();
+        let told_at = Instant::now();
+        let (_, left) = said.rsplit_once(" in ").unwrap();
+        let left = left.strip_suffix('s').and_then(|left| left.parse().ok()).expect(&said);
+        let left = Duration::from_secs_f64(left);
+        assert_eq!(child.wait().unwrap().code(), Some(122));
+        let took = told_at.elapsed();
+        // A tenth less may be said, and the release may wait for the silent nodes.
+        let (least, most) =
+            (left - Duration::from_millis(500), left + Duration::from_millis(1_900));
+        assert!(least < took && took < most, "{took:?}: {said}");
+        nodes[1..].iter().for_each(Server::resume);
+        wait_until("nothing is left", || leases(&nodes, "job") == 0);
+    }
+}
+
+/// Regression: nothing said until when the lock would be held.
+#[test]
+fn whoever_cannot_release_a_lock_is_told_for_how_long_it_may_stay_held() {
+    let nodes = nodes(3);
+    let told = "2 timed out: ";
+    let end = "; the lock may stay held for up to 20s more";
+    let mut holders = Vec::new();
+    for args in [&["lock", "a", "--ttl", "20s"][..], &["run", "b", "--ttl", "20s", "--", "cat"]] {
+        let mut command = lockmod(&nodes, args);
+        command.stdin(Stdio::piped());
+        holders.push(start(command));
+        let name = args[1];
+        wait_until("it is held", || leases(&nodes, name) == 3);
+    }
+    nodes[1..].iter().for_each(Server::pause);
+    signal(&holders[0], Signal::TERM);
+    drop(holders[1].stdin.take());
+    for (holder, code) in holders.into_iter().zip([121, 0]) {
+        let output = holder.wait_with_output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(
+            said.contains("no quorum confirmed the release: ") && said.contains(told),
+            "{said}"
+        );
+        assert!(said.contains(end), "{said}");
+    }
+    nodes[1..].iter().for_each(Server::resume);
 }
