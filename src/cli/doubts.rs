@@ -9,8 +9,8 @@ use super::failure::{Failure, warn};
 use super::rows;
 use super::values::Name;
 use crate::client::{
-    Length, Locker, NodeField, NodeInfo, NodeReport, NodeSurvey, ReleaseError, Summary, Survey,
-    Vote, same_as,
+    Excess, Length, Locker, NodeField, NodeInfo, NodeReport, NodeSurvey, ReleaseError, Summary,
+    Survey, Vote, place, same_as,
 };
 use crate::engine::{Quorum, SLOTS};
 use crate::wire::code;
@@ -76,6 +76,25 @@ pub(super) fn parts_of_clusters(survey: &Survey) -> Vec<String> {
             "{name} is one server of a Cluster, and has only the locks in its slots: for all of \
              them write redis+cluster://{place}, or rediss+cluster:// with TLS"
         )
+    });
+    told.collect()
+}
+
+/// The warning about each master with more replicas than it is told of, as in its log.
+pub(super) fn excess(survey: &Survey) -> Vec<String> {
+    let answered = survey.nodes.iter().filter_map(|node| Some((node, node.status.as_ref().ok()?)));
+    let told = answered.flat_map(|(node, status)| {
+        status.excess.iter().map(|Excess { master, attached, replicas, .. }| {
+            // Of a group under Sentinel there is one.
+            let master = master.as_deref().or(node.masters.first().map(|master| &**master));
+            let place = place(&node.node, master);
+            let plural = if *attached == 1 { " is" } else { "s are" };
+            format!(
+                "{place}: {attached} replica{plural} attached, but lockmod.replicas is {replicas}: \
+                 a master that is cut off may grant locks beside the one that replaces it. Set it \
+                 to their number on all servers, and restart them"
+            )
+        })
     });
     told.collect()
 }

@@ -126,6 +126,7 @@ const FIELDS: &[Metered] = &[
 const SLOTS_GRANTING_HELP: &str =
     "In how many of 16384 slots it grants locks; what is no Cluster, in all or none.";
 const REPLICA_LAG_HELP: &str = "How many bytes its slowest replica has not acknowledged.";
+const EXCESS_HELP: &str = "Replicas of its master beyond lockmod.replicas, where that matters.";
 const TOO_HIGH_HELP: &str = "Whether its fences are so high that clients leave out its grants.";
 
 /// The fields that are distributions of milliseconds.
@@ -191,6 +192,11 @@ fn surveyed(survey: &Survey) -> Vec<MetricFamily> {
         per_node(survey, "lockmod_replica_lag_bytes", REPLICA_LAG_HELP, |node| {
             let lags = node?.replicas.iter().map(|replica| replica.lag_bytes);
             Some(gauge(lags.max().unwrap_or(0) as f64))
+        }),
+        per_node(survey, "lockmod_excess_replicas", EXCESS_HELP, |node| {
+            let counts =
+                node?.excess.iter().map(|excess| excess.attached.saturating_sub(excess.replicas));
+            Some(gauge(counts.sum::<u64>() as f64))
         }),
     ]
 }

@@ -22,8 +22,12 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
     } else {
         out::lines(lines(&survey, out::columns()))?;
     }
-    let doubts =
-        [doubts::replicas(&survey), doubts::doubles(&survey), doubts::parts_of_clusters(&survey)];
+    let doubts = [
+        doubts::replicas(&survey),
+        doubts::doubles(&survey),
+        doubts::parts_of_clusters(&survey),
+        doubts::excess(&survey),
+    ];
     // Without a limit, no locks are shown.
     let incomplete = if args.limit == 0 { Vec::new() } else { doubts::incomplete(&survey) };
     for text in doubts.concat().into_iter().chain(incomplete) {

@@ -93,7 +93,7 @@ pub use inspect::{NodeInfo, NodeLocks};
 pub use length::Length;
 pub use locker::Locker;
 pub use many::{AcquireMany, Guards};
-pub use node_status::{FailingMaster, NodeStatus, ReplicaStatus, SlotShare, Support};
+pub use node_status::{Excess, FailingMaster, NodeStatus, ReplicaStatus, SlotShare, Support};
 #[cfg(feature = "cli")]
 pub(crate) use printable::{Printable, PrintableName, is_plain};
 #[cfg(feature = "cli")]
@@ -105,7 +105,7 @@ pub use survey::{LockSurvey, NodeSurvey, Survey};
 #[doc(hidden)]
 pub use vote::Summary;
 #[cfg(feature = "cli")]
-pub(crate) use vote::{Group, Holders, Share};
+pub(crate) use vote::{Group, Holders, Share, place};
 pub use vote::{NodeReport, Vote};
 
 // Needed to simulate the client, and by the packages for other languages. Not part of the public

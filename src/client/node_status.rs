@@ -24,6 +24,9 @@ pub struct NodeStatus {
     pub highest_fence: Fence,
     /// The replicas that are attached to it; those of all masters of a Cluster.
     pub replicas: Vec<ReplicaStatus>,
+    /// The masters with more replicas than they are told of. Without any `lockmod.replicas`, only
+    /// where others may promote a replica: Sentinels, or a Cluster.
+    pub excess: Vec<Excess>,
     /// All fields of `INFO lockmod`.
     pub fields: NodeFields,
     /// In how many slots locks are granted, if the node is a Cluster, or one server of a Cluster
@@ -63,6 +66,19 @@ pub struct FailingMaster {
     pub report: NodeReport,
     /// Its own status, if it reports one.
     pub status: Option<NodeStatus>,
+}
+
+/// A master with more replicas attached than its `lockmod.replicas`: the majority that has to
+/// support it is counted over fewer servers than there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Excess {
+    /// The master, if it is one of a Cluster.
+    pub master: Option<Arc<str>>,
+    /// How many replicas are attached to it.
+    pub attached: u64,
+    /// How many it should have.
+    pub replicas: u64,
 }
 
 /// How many replicas of a master support it.
@@ -137,8 +153,10 @@ impl NodeStatus {
                 }),
             }
             match status {
-                Ok(status) => {
+                Ok(mut status) => {
                     share.unknown = share.unknown.saturating_sub(slots);
+                    let name = |excess: &mut Excess| excess.master = Some(Arc::clone(&node));
+                    status.excess.iter_mut().for_each(name);
                     told.push(status);
                 }
                 Err(vote) => {
@@ -155,6 +173,7 @@ impl NodeStatus {
             all.quarantine_left = all.quarantine_left.max(status.quarantine_left);
             all.highest_fence = all.highest_fence.max(status.highest_fence);
             all.replicas.extend(status.replicas);
+            all.excess.extend(status.excess);
             all.fields = all.fields.with(&status.fields);
         }
         (all.slots, all.is_in_cluster) = (Some(share), false);
@@ -178,6 +197,16 @@ pub(super) fn server_status(replies: &[Reply]) -> Result<NodeStatus, Vote> {
     Ok(status)
 }
 
+/// Reads a line of `INFO replication` about a replica that is attached and online; `sent` is how
+/// many bytes its master has sent.
+fn replica(line: &str, sent: u64) -> Option<ReplicaStatus> {
+    let (number, told) = line.strip_prefix("slave")?.split_once(':')?;
+    number.parse::<u32>().ok()?;
+    let attached = node_info::read_replica(told.as_bytes())?;
+    let address = String::from_utf8_lossy(&attached.name).into_owned();
+    Some(ReplicaStatus { address, lag_bytes: sent.saturating_sub(attached.acknowledged) })
+}
+
 /// Reads the reply to `INFO lockmod replication cluster`.
 fn status(reply: Option<&Reply>) -> Result<NodeStatus, Vote> {
     let text = match reply {
@@ -194,22 +223,24 @@ fn status(reply: Option<&Reply>) -> Result<NodeStatus, Vote> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
     let master = field("master_host:").zip(field("master_port:"));
     let sent: u64 = field("master_repl_offset:").and_then(|sent| sent.parse().ok()).unwrap_or(0);
-    let replica = |line: &str| {
-        let (number, told) = line.strip_prefix("slave")?.split_once(':')?;
-        number.parse::<u32>().ok()?;
-        let attached = node_info::read_replica(told.as_bytes())?;
-        let address = String::from_utf8_lossy(&attached.name).into_owned();
-        Some(ReplicaStatus { address, lag_bytes: sent.saturating_sub(attached.acknowledged) })
-    };
+    let is_master = field("role:") == Some("master");
+    let attached: Vec<ReplicaStatus> =
+        text.lines().filter_map(|line| replica(line, sent)).collect();
+    let excess = fields.number(NodeField::Replicas).and_then(|replicas| {
+        let attached = attached.len() as u64;
+        let is_excess = is_master && attached > replicas;
+        is_excess.then_some(Excess { master: None, attached, replicas })
+    });
     Ok(NodeStatus {
-        is_master: field("role:") == Some("master"),
+        is_master,
         master: master.map(|(host, port)| match host.contains(':') {
             true => format!("[{host}]:{port}"),
             false => format!("{host}:{port}"),
         }),
         quarantine_left: left.map(Duration::from_millis),
         highest_fence: highest_fence.unwrap_or_default(),
-        replicas: text.lines().filter_map(replica).collect(),
+        replicas: attached,
+        excess: excess.into_iter().collect(),
         fields,
         slots: None,
         is_in_cluster: field("cluster_enabled:") == Some("1"),
@@ -238,7 +269,14 @@ mod tests {
         let support = Support { supporters: 1, needed: 1, replicas: 2 };
         assert_eq!(status.support(), Some(support));
         let replica = ReplicaStatus { address: "::1:7".to_owned(), lag_bytes: 5 };
-        assert_eq!(status.replicas, [replica]);
+        assert_eq!((status.replicas, status.excess), (vec![replica], Vec::new()));
+        let fewer = |role: &str| {
+            let text = String::from_utf8_lossy(text).replace("replicas:2", "replicas:0");
+            let text = text.replace("role:master", role);
+            super::status(Some(&Reply::Text(text.into_bytes().into()))).unwrap().excess
+        };
+        assert_eq!(fewer("role:master"), [Excess { master: None, attached: 1, replicas: 0 }]);
+        assert_eq!(fewer("role:slave"), [], "those of its master count");
         let text = b"lockmod_granting:0\r\nlockmod_state:STATEFILE no\r\nrole:master\r\n";
         let status = super::status(Some(&Reply::Text(text.into()))).unwrap();
         assert!(status.is_master && status.quarantine_left.is_none() && !status.is_granting());

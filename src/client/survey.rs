@@ -341,8 +341,8 @@ impl Locker {
         (NodeStatus::together(statuses), locks)
     }
 
-    /// Adds to the status of a server by itself in how many slots it grants, if it belongs to a
-    /// Cluster.
+    /// Completes the status of a server that was asked alone: in how many slots it grants, if it
+    /// belongs to a Cluster.
     async fn with_slots(
         &self,
         node: usize,
@@ -355,6 +355,9 @@ impl Locker {
             let replies = self.ask(&AskedServer::from(node), &asks).await.unwrap_or_default();
             let granting = own_slots(&replies).filter(|_| status.is_granting());
             status.slots = granting.map(|granting| SlotShare { granting, ..SlotShare::default() });
+        } else if self.core().world.masters(node).is_empty() {
+            // Its replicas become masters only if people make them.
+            status.excess.retain(|excess| excess.replicas > 0);
         }
         Ok(status)
     }

@@ -12,6 +12,7 @@ use crate::common::{
     Builder, FAILOVER_PATIENCE, GROUP, Group, Port, Sentinel, Server, wait_at_most, wait_until,
 };
 use crate::faults::certificates;
+use crate::watch::Exporter;
 use crate::{connected, info, is_held, leases, millis, nodes, refused, until};
 
 /// The wait of a promoted node is its `max-ttl`.
@@ -303,6 +304,47 @@ async fn a_group_is_one_node_of_a_quorum() {
     let master = group.wait_for_another_than(0);
     until("its renewals reach the new master", || is_held(&group.servers[master], "a")).await;
     guard.release().await.unwrap();
+}
+
+/// Regression: only the master's log said so, and "2 of 1 replicas" looked like plenty.
+#[test]
+fn a_master_with_more_replicas_than_it_is_told_of_is_warned_about() {
+    let one = || server().module_arg("replicas", 1);
+    let (group, bare) = (Group::start(2, one), Group::start(1, server));
+    let status = |url: &str, args: &[&str]| {
+        let args = [&["status"], args].concat();
+        let output = lockmod(&[], &args).env("LOCKMOD_NODES", url).output().unwrap();
+        text(&output.stderr)
+    };
+    let place = |server: &Server| format!("127.0.0.1:{}", server.port());
+    let end = "a master that is cut off may grant locks beside the one that replaces it";
+    for (group, count) in [
+        (&group, "2 replicas are attached, but lockmod.replicas is 1"),
+        (&bare, "1 replica is attached, but lockmod.replicas is 0"),
+    ] {
+        let said = status(&group.url(), &[]);
+        let expected = format!("{GROUP} at {}: {count}: {end}", place(&group.servers[0]));
+        assert!(said.contains(&expected), "{said}");
+        let said = status(&group.url(), &["--json"]);
+        let line = said.lines().find(|line| line.starts_with("{\"warning\":\""));
+        assert!(line.is_some_and(|line| line.contains(&expected)), "{said}");
+        let metrics = Exporter::start_with(&[], &["--nodes", &group.url()]).metrics();
+        let metric =
+            format!("lockmod_excess_replicas{{node=\"127.0.0.1:{}", group.sentinels[0].port());
+        let line = metrics.lines().find(|line| line.starts_with(&metric));
+        assert!(line.is_some_and(|line| line.ends_with("} 1")), "{metrics}");
+    }
+    // By itself: without the option, replicas may serve for reading, or as a copy.
+    let said = status(&group.servers[0].url(), &[]);
+    assert!(
+        said.contains(&format!("{}: 2 replicas are attached", place(&group.servers[0]))),
+        "{said}"
+    );
+    assert!(!status(&bare.servers[0].url(), &[]).contains("attached"));
+    // As many as it is told of.
+    let url = group.url();
+    group.servers[2].run("REPLICAOF NO ONE").unwrap();
+    wait_until("one is left", || !status(&url, &[]).contains("attached"));
 }
 
 #[test]
