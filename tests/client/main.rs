@@ -24,6 +24,7 @@ mod restarts;
 mod screen;
 mod secrets;
 mod sentinel;
+mod status_keys;
 mod survey;
 mod watch;
 
