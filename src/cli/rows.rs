@@ -295,7 +295,12 @@ pub(super) fn busy_locks(survey: &Survey, order: LockOrder) -> Vec<(&[u8], &Lock
 /// The quorum in a few words.
 pub(super) fn quorum_in_short(survey: &Survey) -> String {
     let (granting, all) = (survey.granting(), survey.nodes.len());
+    let partly = survey.granting_partly();
     match survey.margin() {
+        _ if (partly, all) == (1, 1) => "locks are granted in some slots only".to_owned(),
+        ..0 if granting + partly >= survey.quorum => {
+            format!("{}/{all} nodes grant, {partly} in some slots only", granting + partly)
+        }
         margin @ ..0 => format!("{granting}/{all} nodes grant, {} more needed", -margin),
         margin => format!("{granting}/{all} nodes grant, {margin} may fail"),
     }

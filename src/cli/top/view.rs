@@ -45,14 +45,16 @@ green: well; yellow: waits, or grants
 nothing for now; red: out of order";
 /// The most lines for the result of an order.
 const MESSAGE_LINES: usize = 3;
-/// The lines that the locks keep when states of nodes are too long for their column.
-const LOCK_LINES: usize = 8;
+/// The most lines that the locks keep when states of nodes are too long for their column.
+const LOCK_LINES: usize = 6;
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     let area = frame.area();
     let footer = footer(state, area.width);
     let nodes = state.survey.as_ref().map_or(1, |survey| survey.nodes.len()) + 3;
-    let taken = nodes + LOCK_LINES + usize::from(footer.1);
+    // With their frame and titles.
+    let locks = (state.locks().len() + 3).clamp(4, LOCK_LINES);
+    let taken = nodes + locks + usize::from(footer.1);
     let spare = usize::from(area.height).saturating_sub(taken);
     let table = state.survey.as_ref().map(|survey| NodeTable::of(survey, inner(area), spare));
     let notes = table.as_ref().map_or(0, |table| table.notes.len());
@@ -114,7 +116,13 @@ impl NodeTable {
         let of_state = of_state.map_or(0, |(_, width)| *width);
         let cut_off = rows.iter().filter(|row| width(&row[STATE]) > of_state);
         let notes = cut_off.flat_map(|row| wrap(&format!("{}: {}", row[0], row[STATE]), room));
-        let notes = notes.take(lines).collect();
+        let mut notes: Vec<String> = notes.collect();
+        if notes.len() > lines {
+            notes.truncate(lines);
+            if let Some(last) = notes.last_mut() {
+                *last = format!("{}…", head(last, room.saturating_sub(1)));
+            }
+        }
         shorten(&mut rows, &columns);
         NodeTable { health, rows, columns, notes }
     }
@@ -281,7 +289,8 @@ mod tests {
     use super::super::state::Order;
     use super::*;
     use crate::client::{
-        LockInfo, LockState, LockSurvey, NodeField, NodeReport, NodeStatus, NodeSurvey, Vote,
+        LockInfo, LockState, LockSurvey, NodeField, NodeReport, NodeStatus, NodeSurvey, SlotShare,
+        Vote,
     };
     use crate::engine::Fence;
 
@@ -494,11 +503,50 @@ mod tests {
         assert!(inside.join(" ").contains(&full), "{text:#?}");
         assert!(!inside.iter().any(|line| line.starts_with("two:6379: ")), "{text:#?}");
         assert!(text.concat().contains("lock 1 of 1"), "{text:#?}");
-        // The locks come first where there is little room.
-        assert!(!lines(&drawn(&state, (80, 12))).concat().contains(reason));
+        // Regression: where there was little room, locks kept more lines than they needed, and
+        // nothing showed that the rest of a state was missing.
+        let text = lines(&drawn(&state, (80, 12)));
+        assert!(text[5].starts_with("│three:6379: unreachable: connection refused by a machine"));
+        assert!(text[5].trim_end_matches(['│', ' ']).ends_with('…'), "{text:#?}");
+        assert!(text.concat().contains("lock 1 of 1") && text[9].contains(" x "), "{text:#?}");
+        let text = lines(&drawn(&state, (60, 14)));
+        let inside: Vec<&str> = text.iter().map(|line| line.trim_matches(['│', ' '])).collect();
+        let is_whole = inside.join(" ").contains(&full) && !text.concat().contains("far…");
+        assert!(is_whole && text.concat().contains("lock 1 of 1"), "{text:#?}");
+        // The locks keep a few lines, if there are so many.
+        let names: Vec<String> = (0..9).map(|number| format!("a{number}")).collect();
+        let many: Vec<_> = names.iter().map(|name| (name.as_str(), lock("x", 0, 1))).collect();
+        let mut survey = self::survey(&many);
+        survey.nodes[2].status = Err(Vote::Unreachable(reason.into()));
+        state.surveyed(survey);
+        let text = lines(&drawn(&state, (60, 14)));
+        let shown = text.iter().filter(|line| line.starts_with("│a")).count();
+        assert!(shown == 3 && text.concat().contains('…'), "{text:#?}");
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("a ロックx", 4), ["a", "ロッ", "クx"]);
         assert_eq!(wrap("ロ", 1), [""]);
+    }
+
+    /// Regression: it said "0/1 nodes grant, 1 more needed".
+    #[test]
+    fn a_narrow_terminal_does_not_say_that_nothing_is_granted_where_a_part_is() {
+        let mut state = State::default();
+        let mut survey = survey(&[]);
+        survey.nodes.truncate(1);
+        survey.quorum = 1;
+        let share = SlotShare { granting: 10_922, ..SlotShare::default() };
+        survey.nodes[0].status.as_mut().unwrap().slots = Some(share);
+        state.surveyed(survey);
+        let title = |state: &State, columns| lines(&drawn(state, (columns, 12)))[0].clone();
+        let narrow = title(&state, 60);
+        assert!(narrow.contains(" locks are granted in some slots only "), "{narrow}");
+        let wide = title(&state, 99);
+        assert!(wide.contains(" the only node grants locks in some slots; in the"), "{wide}");
+        let mut three = self::survey(&[]);
+        three.nodes[1] = state.survey.as_ref().unwrap().nodes[0].clone();
+        state.surveyed(three);
+        let narrow = title(&state, 60);
+        assert!(narrow.contains(" 2/3 nodes grant, 1 in some slots only "), "{narrow}");
     }
 
     #[test]
