@@ -272,14 +272,15 @@ export class Guard {
   check(): void
 
   /**
-   * Extends the lease to the ttl from now.
+   * Extends the lease to the ttl from now: to `ttl` milliseconds, if it is given.
    *
    * Background renewal does this by itself, so call it only if that is turned off, or for another
-   * ttl. Later renewals use that ttl too, once a quorum has confirmed it. It never shortens the
-   * lease: a ttl that would end before it does leaves its end as it is. Rejected with a
-   * `NoQuorumError` if too few nodes answered: the lease is as it was, and may be extended again.
-   * Rejected with a `RefusedError` if too many refuse, for example a ttl above their
-   * `lockmod.max-ttl`: the lease is as it was. Rejected with a `LostError` if the lease has ended.
+   * ttl. Once a quorum has confirmed it, each later renewal asks for that ttl too. A ttl that would
+   * end before the lease does leaves the end of the lease as it is; but as later renewals ask for
+   * no more, the lease is shorter once that end has come. Rejected with a `NoQuorumError` if too
+   * few nodes answered: the lease is as it was, and may be extended again. Rejected with a
+   * `RefusedError` if too many refuse, for example a ttl above their `lockmod.max-ttl`: the lease
+   * is as it was. Rejected with a `LostError` if the lease has ended.
    */
   extend(ttl?: number): Promise<void>
 
@@ -380,9 +381,9 @@ export class RefusedError extends LockError {}
 export class TooLateError extends LockError {}
 
 /**
- * The lease has ended: stop what it protected. If it expired because too few nodes confirmed an
- * extension, `nodes` has their votes on the last one; if it was removed, the votes that showed
- * this.
+ * The lease has ended: stop what it protected. If it expired, the message names the ttl that it
+ * had. If that was because too few nodes confirmed an extension, `nodes` has their votes on the
+ * last one; if it was removed, the votes that showed this.
  */
 export class LostError extends LockError {
   /** `expired`, `removed` by force, `max_hold` reached, or `released`. */

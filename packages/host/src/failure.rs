@@ -177,10 +177,17 @@ impl Failure {
         Failure::new(Kind::Forked, text, &[])
     }
 
-    /// The lease has ended; the nodes' votes are those on the extension that failed last.
-    pub(crate) fn lost(lost: Lost, nodes: &[NodeReport], name: &[u8], fence: u64) -> Failure {
+    /// The lease has ended; the nodes' votes are those on the extension that failed last. If it
+    /// expired, its ttl is named, with its unit: it may not be what the caller meant.
+    pub(crate) fn lost(
+        lost: Lost,
+        nodes: &[NodeReport],
+        (name, fence, ttl): (&[u8], u64, &str),
+    ) -> Failure {
         let (name, why) = (InShort(name), WhyLost(lost, nodes));
-        let text = format!("the lease of lock '{name}' with fence {fence} is lost: {why}");
+        let ttl =
+            if lost == Lost::Expired { format!(" and a ttl of {ttl}") } else { String::new() };
+        let text = format!("the lease of lock '{name}' with fence {fence}{ttl} is lost: {why}");
         Failure { reason: Some(lost_word(lost)), ..Failure::new(Kind::Lost, text, nodes) }
     }
 

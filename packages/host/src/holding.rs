@@ -5,7 +5,7 @@
 
 use std::mem;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -31,6 +31,8 @@ pub struct Holding {
 pub(crate) struct Inside {
     fence: u64,
     name: Arc<[u8]>,
+    /// The ttl that a renewal asks for, in microseconds.
+    ttl: AtomicU64,
     keeping: Mutex<Keeping>,
     /// Whether it is released only on request.
     is_kept: AtomicBool,
@@ -112,7 +114,11 @@ impl Inside {
             Ended { lost: Lost::Released, given_up: Some((at, by_call)), .. } => {
                 Failure::released(at.elapsed(), *by_call, &self.name, self.fence)
             }
-            _ => Failure::lost(ended.lost, &ended.nodes, &self.name, self.fence).spelled(unit),
+            _ => {
+                let ttl = unit.with_unit(Duration::from_micros(self.ttl.load(Ordering::Relaxed)));
+                let lease = (&*self.name, self.fence, ttl.as_str());
+                Failure::lost(ended.lost, &ended.nodes, lease).spelled(unit)
+            }
         }
     }
 
@@ -133,6 +139,12 @@ impl Inside {
             ExtendError::Lost(lost) => self.lost(lost, unit),
             error => told(error).of_lock(&self.name).spelled(unit),
         }
+    }
+
+    /// Notes the ttl that a renewal asks for.
+    fn set_ttl(&self, ttl: Duration) {
+        // Half a million years fit.
+        self.ttl.store(u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Takes the guard, with the reason if the lease has ended already: that stays the reason.
@@ -175,15 +187,17 @@ impl Drop for Holding {
 }
 
 impl Holding {
-    pub(crate) fn new(host: Host, guard: Guard) -> Holding {
+    pub(crate) fn new(host: Host, guard: Guard, ttl: Duration) -> Holding {
         let (fence, name) = (guard.fence().get(), Arc::from(guard.name()));
         let inside = Arc::new(Inside {
             fence,
             name: Arc::clone(&name),
+            ttl: AtomicU64::new(0),
             keeping: Mutex::new(Keeping::Guard(Arc::new(guard))),
             is_kept: AtomicBool::new(false),
             in_use: RwLock::new(()),
         });
+        inside.set_ttl(ttl);
         host.background().holdings.note(&inside);
         Holding { fence, name, inside: Ours::new(host.background(), inside), host }
     }
@@ -283,7 +297,12 @@ impl Holding {
                 (Ok(guard), Some(ttl)) => guard.extend_by(ttl).await,
                 (Ok(guard), None) => guard.extend().await,
             };
-            extended.map_err(|error| inside.not_extended(error, unit, Failure::from))
+            match (extended, ttl) {
+                (Ok(()), Some(ttl)) => inside.set_ttl(ttl),
+                (Ok(()), None) => {}
+                (Err(error), _) => return Err(inside.not_extended(error, unit, Failure::from)),
+            }
+            Ok(())
         })
     }
 

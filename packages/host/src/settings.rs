@@ -118,6 +118,15 @@ impl Unit {
         }
     }
 
+    /// A length of time with its unit, for people.
+    pub(crate) fn with_unit(self, length: Duration) -> String {
+        let unit = match self {
+            Unit::Seconds => "s",
+            Unit::Milliseconds => "ms",
+        };
+        format!("{} {unit}", self.written(self.count(length)))
+    }
+
     /// As the client writes lengths in errors about options.
     const fn in_client(self) -> LengthUnit {
         match self {
@@ -305,6 +314,8 @@ pub(crate) struct Inside {
     nodes: Vec<String>,
     /// The ttls that a request may have.
     ttl: Span,
+    /// The ttl of a request without one.
+    usual_ttl: Duration,
 }
 
 impl Drop for Inside {
@@ -327,16 +338,17 @@ impl Inside {
 }
 
 /// Sets the options of a request for one lock, or for several: the client has a type for each, with
-/// the same methods.
+/// the same methods. With it comes the ttl.
 macro_rules! set_options {
     ($host:expr, $acquire:expr, $request:expr) => {{
         let (host, mut acquire, request): (&Host, _, Request) = ($host, $acquire, $request);
-        let unit = host.unit();
+        let (unit, mut length) = (host.unit(), host.inside.usual_ttl);
         if let Some(wait) = request.wait {
             acquire = acquire.wait(unit.length(Span::WAIT, wait)?);
         }
         if let Some(ttl) = request.ttl {
-            acquire = acquire.ttl(unit.length(host.ttl(), ttl)?);
+            length = unit.length(host.ttl(), ttl)?;
+            acquire = acquire.ttl(length);
         }
         if let Some(max_hold) = request.max_hold {
             acquire = acquire.max_hold(unit.length(Span::MAX_HOLD, max_hold)?);
@@ -350,7 +362,7 @@ macro_rules! set_options {
         if let Some(renew) = request.renew {
             acquire = acquire.renew(renew);
         }
-        Ok::<_, Failure>(acquire)
+        Ok::<_, Failure>((acquire, length))
     }};
 }
 
@@ -405,7 +417,9 @@ impl Host {
         let built = builder.build().map_err(|error| Failure::from(error).spelled(unit))?;
         let nodes = built.nodes().iter().map(|node| node.to_string()).collect();
         let locker = Ours::new(background, built);
-        let inside = Arc::new(Inside { locker, unit, has_tls, nodes, ttl: Span::ttl(ranges) });
+        // The drift must be below half of the ttl, which the client may have chosen.
+        let (ttl, usual_ttl) = (Span::ttl(ranges), ranges.drift_end * 2);
+        let inside = Arc::new(Inside { locker, unit, has_tls, nodes, ttl, usual_ttl });
         background.hosts.note(&inside);
         Ok(Host { inside })
     }
@@ -438,7 +452,7 @@ impl Host {
     /// # Errors
     /// [`Failure`] if the request is wrong, or this process is a forked child.
     pub fn check(&self, name: Vec<u8>, request: Request) -> Result<(), Failure> {
-        let mut acquire = self.asked(name, request)?;
+        let (mut acquire, _) = self.asked(name, request)?;
         acquire.check().map_err(|error| Failure::from(error).spelled(self.unit()))
     }
 
@@ -452,16 +466,17 @@ impl Host {
         name: Vec<u8>,
         request: Request,
     ) -> Result<impl Future<Output = Result<Holding, Failure>> + Send + use<>, Failure> {
-        let (unit, acquire, host) = (self.unit(), self.asked(name, request)?, self.clone());
+        let (acquire, ttl) = self.asked(name, request)?;
+        let (unit, host) = (self.unit(), self.clone());
         Ok(async move {
             let has_tls = host.inside.has_tls;
             let failed = |error| Failure::from(error).spelled(unit).over_tls(has_tls);
-            Ok(Holding::new(host, acquire.await.map_err(failed)?))
+            Ok(Holding::new(host, acquire.await.map_err(failed)?, ttl))
         })
     }
 
-    /// The acquisition that this request describes.
-    fn asked(&self, name: Vec<u8>, request: Request) -> Result<Acquire, Failure> {
+    /// The acquisition that this request describes, and its ttl.
+    fn asked(&self, name: Vec<u8>, request: Request) -> Result<(Acquire, Duration), Failure> {
         check_name(&name)?;
         let acquire = self.inside.locker.get()?.acquire(name);
         set_options!(self, acquire, request)
@@ -481,7 +496,7 @@ impl Host {
         names.iter().chain(&shared).try_for_each(|name| check_name(name))?;
         let unit = self.unit();
         let acquire = self.inside.locker.get()?.acquire_many(names).and_shared(shared);
-        let acquire = set_options!(self, acquire, request)?;
+        let (acquire, ttl) = set_options!(self, acquire, request)?;
         let host = self.clone();
         Ok(async move {
             let has_tls = host.inside.has_tls;
@@ -490,7 +505,7 @@ impl Host {
             Ok(guards
                 .into_vec()
                 .into_iter()
-                .map(|guard| Holding::new(host.clone(), guard))
+                .map(|guard| Holding::new(host.clone(), guard, ttl))
                 .collect())
         })
     }

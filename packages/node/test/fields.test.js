@@ -60,6 +60,13 @@ test('all fields are given, and lengths are in milliseconds', async () => {
   await reader.release()
 })
 
+test('whoever reads how to give a time reads its unit', () => {
+  const readme = readFileSync(join(__dirname, '..', 'README.md'), 'utf8')
+  const use = readme.split('## Use')[1].split('\n## ')[0]
+  assert.match(use, /ttl: 10_000 \}\) \/\/ ms$/m)
+  for (const text of [use, types]) assert.match(text, /lengths of time are in milliseconds/)
+})
+
 test('classes have the members that are declared', () => {
   for (const name of ['Locker', 'Guard']) {
     const members = Object.getOwnPropertyNames(lockmod[name].prototype)

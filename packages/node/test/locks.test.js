@@ -241,7 +241,8 @@ test('a lease that expires names the nodes that did not extend it', async () => 
   const locker = patient({ ttl: 1500, timeout: 200 })
   const told = (error) => {
     assert.ok(error instanceof LostError, error)
-    assert.match(error.message, /^the lease of lock 'dumb' with fence \d+ is lost: .* renewed: 2 of 3 nodes /)
+    const lease = /^the lease of lock 'dumb' with fence \d+ and a ttl of 1500 ms is lost: .* renewed: 2 of 3 nodes /
+    assert.match(error.message, lease)
     const [one, two, three] = error.nodes.map(({ vote }) => vote)
     assert.deepEqual([one, two, three], ['timed_out', 'timed_out', 'confirmed'])
     return true
@@ -263,6 +264,29 @@ test('a lease that expires names the nodes that did not extend it', async () => 
   const still = { name: 'LostError', message: /its validity ended, because nothing extended it$/, nodes: [] }
   assert.throws(() => guard.check(), still)
   await assert.rejects(guard.release(), still)
+})
+
+test('a lease that expires names its ttl', async () => {
+  // 30 was meant to be seconds.
+  const ends = async (guard, ttl) => {
+    if (!guard.isLost) await new Promise((resolve) => guard.lost.addEventListener('abort', resolve))
+    const message = new RegExp(` and a ttl of ${ttl} is lost: its validity ended`)
+    assert.throws(() => guard.check(), { name: 'LostError', message })
+  }
+  await ends(await patient({ timeout: 5 }).acquire('short', { ttl: 30, renew: false }), '30 ms')
+  const guard = await patient({ ttl: 800, timeout: 200, renew: false }).acquire('longer')
+  await guard.extend(1500)
+  await ends(guard, '1500 ms')
+})
+
+test('a shorter ttl shortens the lease with the next renewals', async () => {
+  const guard = await patient({ ttl: 3000, timeout: 400 }).acquire('shorter')
+  await guard.extend(1500)
+  assert.ok(guard.validity > 1500, 'its end stays as it is')
+  await until('renewals ask for no more', () => guard.validity < 1500)
+  await sleep(2000)
+  assert.ok(0 < guard.validity && guard.validity < 1500)
+  await guard.release()
 })
 
 test('several locks take the options of one', async () => {

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import doctest
 import inspect
+import re
 from pathlib import Path
 from typing import Iterator
 
@@ -75,6 +76,25 @@ def test_every_field_is_described() -> None:
     classes = [item for item in items if isinstance(item, ast.ClassDef) and item.name in lockmod.__all__]
     assert {"LockError", "NodeInfo", "NodeVote"} <= {item.name for item in classes}
     assert not [field for item in classes for field in undescribed(item)]
+
+
+TIMES = {"ttl", "wait", "timeout", "max_hold", "max_ttl", "lost_margin", "drift"}
+
+
+def test_whoever_gives_a_time_reads_its_unit() -> None:
+    # The README showed `ttl=10` and `extend(60)`, and never told of what.
+    asked = [
+        (name, inspect.getdoc(item) or "", TIMES & {*inspect.signature(item).parameters})
+        for name, item in documented()
+        if inspect.isfunction(item) or item is lockmod.Locker
+    ]
+    elsewhere = re.compile(r"(see|options (of|are those of)) `[\w.]+`")
+    for name, text, times in asked:
+        assert not times or "second" in text or elsewhere.search(text), f"{name}: {times}"
+    assert sum(bool(times) for *_, times in asked) > 10
+    readme = Path(__file__).parents[1].joinpath("README.md").read_text()
+    use = readme.split("## Use", 1)[1].split("\n## ", 1)[0]
+    assert re.search(r"ttl=\d+\) *# seconds", use) and "lengths of time are in seconds" in use
 
 
 def test_there_are_examples() -> None:

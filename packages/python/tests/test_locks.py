@@ -296,7 +296,8 @@ def test_a_lease_that_expires_names_the_nodes_that_did_not_extend_it(
         with pytest.raises(lockmod.LostError, match=r"renewed: 2 of 3 nodes ") as lost:
             ends()
         assert [vote.vote for vote in lost.value.nodes] == ["timed_out", "timed_out", "confirmed"]
-        assert str(lost.value).startswith(f"the lease of lock '{name}' with fence {guard.fence} is lost: ")
+        lease = f"the lease of lock '{name}' with fence {guard.fence} and a ttl of 1.5 s"
+        assert str(lost.value).startswith(f"{lease} is lost: ")
 
     def block() -> None:
         with guard:
@@ -319,6 +320,30 @@ def test_a_lease_that_nothing_extends_ends_because_of_that(nodes: list[str], nam
         with pytest.raises(lockmod.LostError, match="its validity ended, because nothing extended it") as lost:
             end()
         assert lost.value.nodes == ()
+
+
+def test_a_lease_that_expires_names_its_ttl(nodes: list[str], name: str) -> None:
+    # Whoever gave it in milliseconds, as in Node.js, or let it be chosen, sees the unit.
+    def ends(guard: lockmod.Guard, ttl: str) -> None:
+        assert guard.lost.wait(PATIENCE) == "expired"
+        with pytest.raises(lockmod.LostError, match=f" and a ttl of {ttl} is lost: "):
+            guard.check()
+
+    ends(Locker(nodes, timeout=0.005).acquire(name, ttl=0.03, renew=False), "0.03 s")
+    ends(Locker(nodes, ttl=0.8).acquire(f"{name}:2", renew=False), "0.8 s")
+    ends(Locker(nodes, ttl=0.8).acquire_many([f"{name}:3"], renew=False)[0], "0.8 s")
+    guard = Locker(nodes, ttl=0.8).acquire(f"{name}:4", renew=False)
+    guard.extend(1.5)
+    ends(guard, "1.5 s")
+
+
+def test_a_shorter_ttl_shortens_the_lease_with_the_next_renewals(nodes: list[str], name: str) -> None:
+    with Locker(nodes, ttl=3, timeout=0.4).lock(name) as guard:
+        guard.extend(1.5)
+        assert guard.validity > 1.5, "its end stays as it is"
+        until("renewals ask for no more", lambda: guard.validity < 1.5)
+        time.sleep(2)
+        assert 0 < guard.validity < 1.5
 
 
 def test_several_locks_take_the_options_of_one(locker: Locker, servers: list[Node], name: str) -> None:

@@ -108,8 +108,9 @@ class TooLateError(LockError):
 class LostError(LockError):
     """The lease has ended: stop what it protected.
 
-    If it expired because too few nodes confirmed an extension, `nodes` has their votes on the last
-    one; if it was removed, the votes that showed this.
+    If it expired, the text names the ttl that it had. If that was because too few nodes confirmed
+    an extension, `nodes` has their votes on the last one; if it was removed, the votes that showed
+    this.
     """
 
     reason: str = "expired"

@@ -184,11 +184,12 @@ class Guard(_Held, _lockmod.Exit):
         return Lost(self._lease)
 
     def extend(self, ttl: float | None = None) -> None:
-        """Extends the lease to the ttl from now.
+        """Extends the lease to the ttl from now: to `ttl` seconds, if it is given.
 
         Background renewal does this by itself, so call it only if that is turned off, or for
-        another ttl. Later renewals use that ttl too, once a quorum has confirmed it. It never
-        shortens the lease: a ttl that would end before it does leaves its end as it is. Raises
+        another ttl. Once a quorum has confirmed it, each later renewal asks for that ttl too. A ttl
+        that would end before the lease does leaves the end of the lease as it is; but as later
+        renewals ask for no more, the lease is shorter once that end has come. Raises
         `NoQuorumError` if too few nodes answered: the lease is as it was, and may be extended
         again. Raises `RefusedError` if too many refuse, for example a ttl above their
         `lockmod.max-ttl`: the lease is as it was. Raises `LostError` if the lease has ended.
@@ -288,7 +289,7 @@ class AsyncGuard(_Held):
         return AsyncLost(self._lease)
 
     async def extend(self, ttl: float | None = None) -> None:
-        """Extends the lease now; see `Guard.extend`."""
+        """Extends the lease now, to `ttl` seconds if it is given; see `Guard.extend`."""
         length = seconds("ttl", ttl)
         self._refuse_fork()
         await run(lambda port: self._lease.extend(length, port))

@@ -97,6 +97,8 @@ class Locker:
     users of a lock need the same list. A single text has them separated by commas, as in
     `LOCKMOD_NODES`.
 
+    All lengths of time are in seconds.
+
     - `ttl`: the length of a lease, 30 s unless given. It is renewed at a third of it. A holder that
       crashes blocks others for up to this long.
     - `wait`: how long `acquire` waits while another holds the lock, or too few nodes grant it, also
@@ -192,7 +194,8 @@ class Locker:
         error at once, use `try_acquire` or `wait=0`. If nodes are silent, the error may come later
         than that, by the locker's `timeout`.
 
-        The defaults are the locker's. Infinity waits without end. Raises `HeldError`,
+        `wait`, `ttl` and `max_hold` are in seconds, and infinity waits without end. The defaults
+        are the locker's. Raises `HeldError`,
         `NoQuorumError`, `RefusedError`, `TooLateError` or `OptionError`. Ctrl-C ends the wait, and
         leaves nothing behind, as soon as the nodes have heard of it.
 
@@ -224,7 +227,7 @@ class Locker:
         max_hold: float | None = None,
         shared: bool | None = None,
     ) -> Guard:
-        """Acquires the lock if nobody holds it, trying once. Raises as `acquire` does."""
+        """Acquires the lock if nobody holds it, trying once, with the options of `acquire`."""
         asked = options(0.0, ttl, label, renew, max_hold, shared)
         return Guard(self._core.acquire(name_bytes(name), *asked))
 
@@ -274,6 +277,7 @@ class Locker:
     ) -> Lock:
         """The lock as a context manager: for `with` blocks and for `async with` blocks.
 
+        The options are those of `acquire`.
         Nothing is sent before the block begins. At its end the lock is released, and `LostError` is
         raised if the lease ended while the block ran.
         """
