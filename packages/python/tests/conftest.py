@@ -57,9 +57,10 @@ def die_with_parent() -> None:
 
 
 class Node:
-    """A server with the module, on a port and in a folder of its own."""
+    """A server on a port and in a folder of its own, with the module unless told otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_module: bool = True) -> None:
+        self.with_module = with_module
         self.folder = tempfile.mkdtemp(prefix="lockmod-python-")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -74,7 +75,9 @@ class Node:
     def start(self) -> None:
         command = [SERVER, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder]
         command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
-        command += ["--loadmodule", module(), "--enable-debug-command", "local"]
+        command += ["--enable-debug-command", "local"]
+        if self.with_module:
+            command += ["--loadmodule", module()]
         self.process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, preexec_fn=die_with_parent
         )

@@ -168,6 +168,60 @@ def test_a_refusal_is_the_error_that_redis_py_raises(servers: list[Node], name: 
         client.close()
 
 
+def test_a_question_is_refused_as_an_acquisition_is(servers: list[Node], name: str) -> None:
+    # It was a ConnectionError, as if the server were down.
+    errors, asked = redis.exceptions, name + ":asked"
+    plain = Node(with_module=False)
+
+    def raised(ask: Callable[[], object]) -> type[Exception] | None:
+        try:
+            ask()
+        except errors.RedisError as error:
+            return type(error)
+        return None
+
+    def kinds(clients: list[redis.Redis], expected: type[Exception]) -> None:
+        for target in (clients[0], clients):
+            lock, other = (kind(target, asked, timeout=9) for kind in (compat.Lock, compat.AsyncLock))
+            assert raised(lambda: lock.acquire(blocking=False)) is expected  # noqa: B023
+            assert raised(lock.locked) is expected
+            assert raised(lambda: asyncio.run(other.locked())) is expected  # noqa: B023
+
+    def login(**login: str) -> list[redis.Redis]:
+        return [redis.Redis(port=node.port, **login) for node in servers]
+
+    for node in servers:
+        node.run("ACL", "SETUSER", "limited", "on", ">secret", "~none", "+@all")
+    kinds(login(username="limited", password="wrong"), errors.AuthenticationError)
+    kinds(login(username="limited", password="secret"), errors.NoPermissionError)
+    kinds([redis.Redis(port=plain.port)], errors.ResponseError)
+    plain.remove()
+    kinds([redis.Redis(port=plain.port)], errors.ConnectionError)
+    for node in servers:
+        node.run("SET", asked, "x")
+    kinds(login(), errors.ResponseError)
+    # One of three decides nothing.
+    servers[0].run("DEL", asked)
+    servers[1].run("DEL", asked)
+    assert compat.Lock(login(), asked, timeout=9).locked() is False
+    held = compat.Lock(login(), name, timeout=9)
+    also = compat.AsyncLock(login(), name + ":also", timeout=9)
+
+    async def ask() -> None:
+        await also.acquire()
+        for node in servers[1:]:
+            node.run("ACL", "SETUSER", "default", "-lock.info")
+        await also.owned()
+
+    assert held.acquire()
+    try:
+        assert raised(lambda: asyncio.run(ask())) is errors.NoPermissionError
+        assert raised(held.owned) is errors.NoPermissionError
+    finally:
+        for node in servers:
+            node.run("ACL", "SETUSER", "default", "+@all")
+
+
 def test_an_extension_is_refused_as_an_acquisition_is(servers: list[Node], name: str) -> None:
     # It was a ConnectionError, as if the server were down.
     server, errors = servers[0], redis.exceptions

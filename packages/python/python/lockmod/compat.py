@@ -75,6 +75,8 @@ _SHORTEST, _LONGEST = 0.03, 86_400.0
 
 # How long nodes may be silent before an acquisition that may wait gives them up.
 _CONNECTING = 2.0
+# The votes of nodes that refuse, so that a retry does not help.
+_REFUSALS = ("module_missing", "no_permission", "refused", "wrong_type")
 # The names of options in texts about them.
 _NAMES = re.compile(r"(?<![-.\w])(say so with max_ttl|(?:the )?ttl|timeout)\b")
 
@@ -136,9 +138,8 @@ def _spelled(text: str, length: str) -> str:
     return _NAMES.sub(lambda found: names[found[0]], text)
 
 
-def _refusal(error: RefusedError) -> RedisError:
+def _refusal(said: str) -> RedisError:
     """The error that redis-py raises for such a refusal."""
-    said = str(error)
     if "WRONGPASS" in said or "NOAUTH" in said:
         return AuthenticationError(said)
     return NoPermissionError(said) if "NOPERM" in said else ResponseError(said)
@@ -277,7 +278,7 @@ class _Base:
         if isinstance(error, NoQuorumError):
             return RedisConnectionError(str(error))
         if isinstance(error, RefusedError):
-            return _refusal(error)
+            return _refusal(str(error))
         return self._error(str(error))
 
     def _goes_on(self, tries: _Tries, error: Failure) -> bool:
@@ -356,7 +357,8 @@ class _Base:
     def _is_held(self, told: list[NodeInfo], fence: int | None) -> bool:
         """Whether a quorum holds it, for the writer with this fence or, with None, for anyone.
 
-        A node that did not answer has not said no.
+        A node that did not answer, or that refuses to, has not said no. If too few tell, the error
+        is that of an acquisition.
         """
 
         def holds_it(node: NodeInfo) -> bool:
@@ -365,14 +367,16 @@ class _Base:
             return node.state == "held" and is_ours
 
         holds = [holds_it(node) for node in told]
-        silent = [node for node in told if node.vote is not None]
+        silent = [node.vote for node in told if node.vote is not None]
         quorum = len(told) // 2 + 1
         if sum(holds) >= quorum:
             return True
         if sum(holds) + len(silent) < quorum:
             return False
-        said = ", ".join(f"{node.node}: {node.vote.text}" for node in silent if node.vote)
-        raise RedisConnectionError(f"too few nodes tell who holds the lock: {said}")
+        said = ", ".join(f"{vote.node}: {vote.text}" for vote in silent)
+        text = f"too few nodes tell who holds the lock: {said}"
+        refusing = sum(vote.vote in _REFUSALS for vote in silent)
+        raise _refusal(text) if len(told) - refusing < quorum else RedisConnectionError(text)
 
     @property
     def fence(self) -> int:
