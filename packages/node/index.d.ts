@@ -144,7 +144,8 @@ export interface LockerOptions {
 }
 
 /**
- * Acquires locks over a quorum of nodes. A program needs only one.
+ * Acquires locks over a quorum of nodes. A program needs only one: it keeps its connections to all
+ * nodes until it is closed or garbage-collected, or the program ends.
  *
  * @example
  * const locker = new Locker(['redis://10.0.0.1', 'redis://10.0.0.2', 'redis://10.0.0.3'])
@@ -228,6 +229,22 @@ export class Locker {
    * each node's vote. A program does this automatically when it ends.
    */
   settle(): Promise<NodeVote[]>
+
+  /**
+   * Refuses every later call with a `RefusedError`. A program that makes only one locker needs no
+   * `close()`. It may be called again, and waits for nothing.
+   *
+   * Locks that are held stay held and are renewed, and calls in progress go on. The connections end
+   * when the last of these guards is released or garbage-collected, and the last call is over; at
+   * once if there are none. What was sent before is carried out.
+   *
+   * @example
+   * using locker = new Locker(nodes) // or `await using`, or `locker.close()` in the end
+   */
+  close(): void
+
+  [Symbol.dispose](): void
+  [Symbol.asyncDispose](): Promise<void>
 }
 
 /**
@@ -372,8 +389,8 @@ export class NoQuorumError extends LockError {}
 
 /**
  * A retry does not help: too many nodes have no module, give no permission, have something else
- * under the name, or refuse a ttl above their limit; or the program ends. As with `NoQuorumError`,
- * a failed extension takes nothing away.
+ * under the name, or refuse a ttl above their limit; or the locker is closed, or the program ends.
+ * As with `NoQuorumError`, a failed extension takes nothing away.
  */
 export class RefusedError extends LockError {}
 

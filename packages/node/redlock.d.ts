@@ -96,7 +96,10 @@ export class Redlock extends EventEmitter {
 
   constructor(clients: Iterable<Client> | Locker, settings?: Partial<Settings>)
 
-  /** Calls `quit()` of the clients. After it, nothing can be acquired. */
+  /**
+   * Calls `quit()` of the clients. After it, nothing can be acquired, and the connections that this
+   * object has made itself end with the last lock.
+   */
   quit(): Promise<void>
 
   /**

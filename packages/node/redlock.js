@@ -169,6 +169,7 @@ class Redlock extends EventEmitter {
 
   async quit() {
     this.#hasQuit = true
+    for (const locker of this.#lockers.values()) locker.close()
     await Promise.all([...this.clients].map((client) => quit(client)))
   }
 

@@ -171,6 +171,10 @@ impl Failure {
         self
     }
 
+    pub(crate) fn closed() -> Failure {
+        Failure::refused("the locker is closed: make another one, or close it later")
+    }
+
     pub(crate) fn forked() -> Failure {
         let text = "this process was forked from the one that holds the lock: only that one renews \
                     and releases it";

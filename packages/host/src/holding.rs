@@ -15,7 +15,7 @@ use tokio::sync::RwLock;
 
 use crate::failure::{Failure, lost_word};
 use crate::process::Ours;
-use crate::settings::{Host, Span, Unit};
+use crate::settings::{self, Span, Unit};
 
 /// A lock that is held. Dropping it releases in the background, unless it is [kept](Holding::keep).
 #[derive(Debug)]
@@ -23,8 +23,9 @@ pub struct Holding {
     fence: u64,
     name: Arc<[u8]>,
     inside: Ours<Arc<Inside>>,
-    // The connections live as long as the lease.
-    host: Host,
+    unit: Unit,
+    /// The ttls that an extension may have.
+    ttl: Span,
 }
 
 #[derive(Debug)]
@@ -43,9 +44,17 @@ pub(crate) struct Inside {
 
 #[derive(Debug)]
 enum Keeping {
-    Guard(Arc<Guard>),
+    Guard(Held),
     /// It was given up: by a release, or after the lease had ended.
     Ended(Ended),
+}
+
+/// A lock that was not given up.
+#[derive(Clone, Debug)]
+struct Held {
+    guard: Arc<Guard>,
+    /// The connections live as long as the lease. (Dropped after the guard.)
+    host: Arc<settings::Inside>,
 }
 
 /// How a lease has ended.
@@ -91,11 +100,18 @@ impl Inside {
         self.keeping.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the guard; if it was given up, returns why the lease has ended. Only a caller with
-    /// `in_use` may clone the guard.
+    /// Looks at the guard; if it was given up, returns why the lease has ended.
     fn look<T>(&self, see: impl FnOnce(&Arc<Guard>) -> T) -> Result<T, Lost> {
         match &*self.keeping() {
-            Keeping::Guard(guard) => Ok(see(guard)),
+            Keeping::Guard(held) => Ok(see(&held.guard)),
+            Keeping::Ended(ended) => Err(ended.lost),
+        }
+    }
+
+    /// The lock, for a caller with `in_use`; if it was given up, why the lease has ended.
+    fn held(&self) -> Result<Held, Lost> {
+        match &*self.keeping() {
+            Keeping::Guard(held) => Ok(held.clone()),
             Keeping::Ended(ended) => Err(ended.lost),
         }
     }
@@ -103,7 +119,7 @@ impl Inside {
     /// How the lease has ended, if it has.
     fn ended(&self) -> Option<Ended> {
         match &*self.keeping() {
-            Keeping::Guard(guard) => Ended::of(guard),
+            Keeping::Guard(held) => Ended::of(&held.guard),
             Keeping::Ended(ended) => Some(ended.clone()),
         }
     }
@@ -148,15 +164,15 @@ impl Inside {
     }
 
     /// Takes the guard, with the reason if the lease has ended already: that stays the reason.
-    fn give_up(&self, by_call: bool) -> Option<(Arc<Guard>, Option<Ended>)> {
+    fn give_up(&self, by_call: bool) -> Option<(Held, Option<Ended>)> {
         let mut keeping = self.keeping();
         let ended = match &*keeping {
-            Keeping::Guard(guard) => Ended::of(guard),
+            Keeping::Guard(held) => Ended::of(&held.guard),
             Keeping::Ended(_) => return None,
         };
         let now = Keeping::Ended(ended.clone().unwrap_or_else(|| Ended::by_release(by_call)));
         match mem::replace(&mut *keeping, now) {
-            Keeping::Guard(guard) => Some((guard, ended)),
+            Keeping::Guard(held) => Some((held, ended)),
             Keeping::Ended(_) => None,
         }
     }
@@ -168,12 +184,13 @@ impl Inside {
 
     /// Releases it without waiting for any node, unless it is kept.
     pub(crate) fn abandon(&self) {
-        let Some((guard, _)) = self.give_up(false) else { return };
+        let Some((Held { guard, host }, _)) = self.give_up(false) else { return };
         match Arc::into_inner(guard) {
             Some(guard) if self.is_kept.load(Ordering::Relaxed) => drop(guard.leak()),
             // Released here, or with the last extension in progress.
             guard => drop(guard),
         }
+        drop(host);
     }
 }
 
@@ -187,19 +204,20 @@ impl Drop for Holding {
 }
 
 impl Holding {
-    pub(crate) fn new(host: Host, guard: Guard, ttl: Duration) -> Holding {
+    pub(crate) fn new(host: Arc<settings::Inside>, guard: Guard, ttl: Duration) -> Holding {
         let (fence, name) = (guard.fence().get(), Arc::from(guard.name()));
+        let (background, unit, ttls) = (host.background(), host.unit(), host.ttl());
         let inside = Arc::new(Inside {
             fence,
             name: Arc::clone(&name),
             ttl: AtomicU64::new(0),
-            keeping: Mutex::new(Keeping::Guard(Arc::new(guard))),
+            keeping: Mutex::new(Keeping::Guard(Held { guard: Arc::new(guard), host })),
             is_kept: AtomicBool::new(false),
             in_use: RwLock::new(()),
         });
         inside.set_ttl(ttl);
-        host.background().holdings.note(&inside);
-        Holding { fence, name, inside: Ours::new(host.background(), inside), host }
+        background.holdings.note(&inside);
+        Holding { fence, name, inside: Ours::new(background, inside), unit, ttl: ttls }
     }
 
     /// The fencing token of this grant.
@@ -236,7 +254,7 @@ impl Holding {
     /// [`Failure`] in a forked child.
     pub fn loss(&self) -> Result<Option<Failure>, Failure> {
         let inside = self.inside.get()?;
-        Ok(inside.ended().map(|ended| inside.loss(&ended, self.host.unit())))
+        Ok(inside.ended().map(|ended| inside.loss(&ended, self.unit)))
     }
 
     /// A future that resolves when the lease has ended, with that failure. Its reason is
@@ -245,7 +263,7 @@ impl Holding {
     /// # Errors
     /// [`Failure`] in a forked child.
     pub fn lost(&self) -> Result<impl Future<Output = Failure> + Send + 'static + use<>, Failure> {
-        let (inside, unit) = (Arc::clone(self.inside.get()?), self.host.unit());
+        let (inside, unit) = (Arc::clone(self.inside.get()?), self.unit);
         let lost = inside.look(|guard| guard.lost());
         Ok(async move {
             let lost = match lost {
@@ -268,8 +286,7 @@ impl Holding {
         &self,
         limit: Option<f64>,
     ) -> Result<impl Future<Output = Option<&'static str>> + Send + 'static + use<>, Failure> {
-        let limit =
-            limit.map(|limit| self.host.unit().length(Span::UNTIL_LOST, limit)).transpose()?;
+        let limit = limit.map(|limit| self.unit.length(Span::UNTIL_LOST, limit)).transpose()?;
         let lost = self.lost()?;
         Ok(async move {
             match limit {
@@ -288,14 +305,14 @@ impl Holding {
         ttl: Option<f64>,
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
         let inside = Arc::clone(self.inside.get()?);
-        let unit = self.host.unit();
-        let ttl = ttl.map(|ttl| unit.length(self.host.ttl(), ttl)).transpose()?;
+        let unit = self.unit;
+        let ttl = ttl.map(|ttl| unit.length(self.ttl, ttl)).transpose()?;
         Ok(async move {
             let _in_use = inside.in_use.read().await;
-            let extended = match (inside.look(Arc::clone), ttl) {
+            let extended = match (inside.held(), ttl) {
                 (Err(lost), _) => return Err(inside.lost(lost, unit)),
-                (Ok(guard), Some(ttl)) => guard.extend_by(ttl).await,
-                (Ok(guard), None) => guard.extend().await,
+                (Ok(held), Some(ttl)) => held.guard.extend_by(ttl).await,
+                (Ok(held), None) => held.guard.extend().await,
             };
             match (extended, ttl) {
                 (Ok(()), Some(ttl)) => inside.set_ttl(ttl),
@@ -321,12 +338,13 @@ impl Holding {
         &self,
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
         let inside = Arc::clone(self.inside.get()?);
-        let unit = self.host.unit();
+        let unit = self.unit;
         Ok(async move {
             let _in_use = inside.in_use.read().await;
-            match inside.look(Arc::clone) {
+            match inside.held() {
                 Err(lost) => Err(inside.lost(lost, unit)),
-                Ok(guard) => guard
+                Ok(held) => held
+                    .guard
                     .downgrade()
                     .await
                     .map_err(|error| inside.not_extended(error, unit, Failure::of_downgrade)),
@@ -345,11 +363,11 @@ impl Holding {
         &self,
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
         let inside = Arc::clone(self.inside.get()?);
-        let unit = self.host.unit();
+        let unit = self.unit;
         // Taken now: from here on no extension starts, and whatever happens next drops the guard.
         let given_up = inside.give_up(true);
         Ok(async move {
-            let Some((guard, ended)) = given_up else { return Ok(()) };
+            let Some((Held { guard, host: _connected }, ended)) = given_up else { return Ok(()) };
             let _alone = inside.in_use.write().await;
             let released = match Arc::into_inner(guard) {
                 Some(guard) => guard.release().await,

@@ -1,7 +1,8 @@
 //! A locker for another language: its settings in plain fields, and the calls on it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockmod::client::{
@@ -294,28 +295,61 @@ pub fn split_nodes(text: &str) -> Vec<String> {
     urls.iter().map(|url| url.trim().to_owned()).collect()
 }
 
-/// A locker of this process. Cheap to clone.
-#[derive(Clone, Debug)]
+/// A locker of this process.
+#[derive(Debug)]
 pub struct Host {
-    inside: Arc<Inside>,
+    /// The nodes' addresses.
+    nodes: Vec<String>,
+    process: u32,
+    is_closed: AtomicBool,
+    /// What calls in progress and held locks have too; `None` when it is closed.
+    inside: Mutex<Option<Arc<Inside>>>,
 }
 
 type SetLength = fn(LockerBuilder, Duration) -> LockerBuilder;
 /// The lengths that an option can have, given the others.
 type SpanOf = fn(OptionRanges) -> Span;
 
+/// A locker, for as long as somebody needs its connections.
 #[derive(Debug)]
 pub(crate) struct Inside {
     locker: Ours<Locker>,
     unit: Unit,
     /// A node is reached over TLS.
     has_tls: bool,
-    /// The nodes' addresses.
-    nodes: Vec<String>,
     /// The ttls that a request may have.
     ttl: Span,
     /// The ttl of a request without one.
     usual_ttl: Duration,
+}
+
+/// Sets the options of a request for one lock, or for several: the client has a type for each, with
+/// the same methods. With it comes the ttl.
+macro_rules! set_options {
+    ($inside:expr, $acquire:expr, $request:expr) => {{
+        let (inside, mut acquire, request): (&Inside, _, Request) = ($inside, $acquire, $request);
+        let (unit, mut length) = (inside.unit, inside.usual_ttl);
+        if let Some(wait) = request.wait {
+            acquire = acquire.wait(unit.length(Span::WAIT, wait)?);
+        }
+        if let Some(ttl) = request.ttl {
+            length = unit.length(inside.ttl, ttl)?;
+            acquire = acquire.ttl(length);
+        }
+        if let Some(max_hold) = request.max_hold {
+            acquire = acquire.max_hold(unit.length(Span::MAX_HOLD, max_hold)?);
+        }
+        if let Some(label) = request.label {
+            acquire = acquire.label(label);
+        }
+        if request.shared {
+            acquire = acquire.shared();
+        }
+        if let Some(renew) = request.renew {
+            acquire = acquire.renew(renew);
+        }
+        Ok::<_, Failure>((acquire, length))
+    }};
 }
 
 impl Drop for Inside {
@@ -335,35 +369,26 @@ impl Inside {
             background.settle(async move { drop(locker.settle().await) });
         }
     }
-}
 
-/// Sets the options of a request for one lock, or for several: the client has a type for each, with
-/// the same methods. With it comes the ttl.
-macro_rules! set_options {
-    ($host:expr, $acquire:expr, $request:expr) => {{
-        let (host, mut acquire, request): (&Host, _, Request) = ($host, $acquire, $request);
-        let (unit, mut length) = (host.unit(), host.inside.usual_ttl);
-        if let Some(wait) = request.wait {
-            acquire = acquire.wait(unit.length(Span::WAIT, wait)?);
-        }
-        if let Some(ttl) = request.ttl {
-            length = unit.length(host.ttl(), ttl)?;
-            acquire = acquire.ttl(length);
-        }
-        if let Some(max_hold) = request.max_hold {
-            acquire = acquire.max_hold(unit.length(Span::MAX_HOLD, max_hold)?);
-        }
-        if let Some(label) = request.label {
-            acquire = acquire.label(label);
-        }
-        if request.shared {
-            acquire = acquire.shared();
-        }
-        if let Some(renew) = request.renew {
-            acquire = acquire.renew(renew);
-        }
-        Ok::<_, Failure>((acquire, length))
-    }};
+    pub(crate) fn background(&self) -> &'static Background {
+        self.locker.background
+    }
+
+    pub(crate) const fn unit(&self) -> Unit {
+        self.unit
+    }
+
+    /// The ttls that a request may have.
+    pub(crate) const fn ttl(&self) -> Span {
+        self.ttl
+    }
+
+    /// The acquisition that this request describes, and its ttl.
+    fn asked(&self, name: Vec<u8>, request: Request) -> Result<(Acquire, Duration), Failure> {
+        check_name(&name)?;
+        let acquire = self.locker.get()?.acquire(name);
+        set_options!(self, acquire, request)
+    }
 }
 
 impl Host {
@@ -419,18 +444,49 @@ impl Host {
         let locker = Ours::new(background, built);
         // The drift must be below half of the ttl, which the client may have chosen.
         let (ttl, usual_ttl) = (Span::ttl(ranges), ranges.drift_end * 2);
-        let inside = Arc::new(Inside { locker, unit, has_tls, nodes, ttl, usual_ttl });
+        let inside = Arc::new(Inside { locker, unit, has_tls, ttl, usual_ttl });
         background.hosts.note(&inside);
-        Ok(Host { inside })
+        let (process, is_closed) = (background.process, AtomicBool::new(false));
+        Ok(Host { nodes, process, is_closed, inside: Mutex::new(Some(inside)) })
     }
 
-    pub(crate) fn background(&self) -> &'static Background {
-        self.inside.locker.background
+    /// What a call needs.
+    ///
+    /// # Errors
+    /// [`Failure`] if the locker is closed, or this process is a forked child.
+    fn inside(&self) -> Result<Arc<Inside>, Failure> {
+        if self.is_closed.load(Ordering::SeqCst) {
+            return Err(Failure::closed());
+        }
+        if !self.is_here() {
+            return Err(Failure::forked());
+        }
+        self.open().clone().ok_or_else(Failure::closed)
+    }
+
+    /// In a forked child nobody may lock the mutex: a thread that does not exist there may hold it.
+    fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    fn open(&self) -> MutexGuard<'_, Option<Arc<Inside>>> {
+        // It is intact even if it is poisoned.
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses every later call. Calls in progress go on, and held locks stay held; with the last
+    /// of them the connections end, as soon as the nodes have carried out what was sent.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        if self.is_here() {
+            let inside = self.open().take();
+            drop(inside);
+        }
     }
 
     /// The nodes' addresses, without passwords: a few of them. In a forked child, too.
     pub fn shown(&self) -> String {
-        let nodes = &self.inside.nodes;
+        let nodes = &self.nodes;
         let few = nodes[..nodes.len().min(SHOWN_MAX)].join(", ");
         match nodes.len().saturating_sub(SHOWN_MAX) {
             0 => few,
@@ -438,55 +494,43 @@ impl Host {
         }
     }
 
-    /// The ttls that a request may have.
-    pub(crate) fn ttl(&self) -> Span {
-        self.inside.ttl
-    }
-
-    pub(crate) fn unit(&self) -> Unit {
-        self.inside.unit
-    }
-
     /// Refuses what [`acquire`](Host::acquire) would refuse before it sends anything.
     ///
     /// # Errors
-    /// [`Failure`] if the request is wrong, or this process is a forked child.
+    /// [`Failure`] if the request is wrong, the locker is closed, or this process is a forked
+    /// child.
     pub fn check(&self, name: Vec<u8>, request: Request) -> Result<(), Failure> {
-        let (mut acquire, _) = self.asked(name, request)?;
-        acquire.check().map_err(|error| Failure::from(error).spelled(self.unit()))
+        let inside = self.inside()?;
+        let (mut acquire, _) = inside.asked(name, request)?;
+        acquire.check().map_err(|error| Failure::from(error).spelled(inside.unit))
     }
 
     /// A future that acquires the lock; nothing is sent before it is polled. Dropping it leaves
     /// nothing behind.
     ///
     /// # Errors
-    /// [`Failure`] if the request is wrong, or this process is a forked child.
+    /// [`Failure`] if the request is wrong, the locker is closed, or this process is a forked
+    /// child.
     pub fn acquire(
         &self,
         name: Vec<u8>,
         request: Request,
     ) -> Result<impl Future<Output = Result<Holding, Failure>> + Send + use<>, Failure> {
-        let (acquire, ttl) = self.asked(name, request)?;
-        let (unit, host) = (self.unit(), self.clone());
+        let inside = self.inside()?;
+        let (acquire, ttl) = inside.asked(name, request)?;
         Ok(async move {
-            let has_tls = host.inside.has_tls;
+            let (unit, has_tls) = (inside.unit, inside.has_tls);
             let failed = |error| Failure::from(error).spelled(unit).over_tls(has_tls);
-            Ok(Holding::new(host, acquire.await.map_err(failed)?, ttl))
+            Ok(Holding::new(inside, acquire.await.map_err(failed)?, ttl))
         })
-    }
-
-    /// The acquisition that this request describes, and its ttl.
-    fn asked(&self, name: Vec<u8>, request: Request) -> Result<(Acquire, Duration), Failure> {
-        check_name(&name)?;
-        let acquire = self.inside.locker.get()?.acquire(name);
-        set_options!(self, acquire, request)
     }
 
     /// A future that acquires all of these locks or none, in the order of their names. Those that
     /// are only in `shared` are acquired as a reader.
     ///
     /// # Errors
-    /// [`Failure`] if the request or a name is wrong, or this process is a forked child.
+    /// [`Failure`] if the request or a name is wrong, the locker is closed, or this process is a
+    /// forked child.
     pub fn acquire_many(
         &self,
         names: Vec<Vec<u8>>,
@@ -494,18 +538,17 @@ impl Host {
         request: Request,
     ) -> Result<impl Future<Output = Result<Vec<Holding>, Failure>> + Send + use<>, Failure> {
         names.iter().chain(&shared).try_for_each(|name| check_name(name))?;
-        let unit = self.unit();
-        let acquire = self.inside.locker.get()?.acquire_many(names).and_shared(shared);
-        let (acquire, ttl) = set_options!(self, acquire, request)?;
-        let host = self.clone();
+        let inside = self.inside()?;
+        let acquire = inside.locker.get()?.acquire_many(names).and_shared(shared);
+        let (acquire, ttl) = set_options!(&inside, acquire, request)?;
         Ok(async move {
-            let has_tls = host.inside.has_tls;
+            let (unit, has_tls) = (inside.unit, inside.has_tls);
             let failed = |error| Failure::from(error).spelled(unit).over_tls(has_tls);
             let guards = acquire.await.map_err(failed)?;
             Ok(guards
                 .into_vec()
                 .into_iter()
-                .map(|guard| Holding::new(host.clone(), guard, ttl))
+                .map(|guard| Holding::new(Arc::clone(&inside), guard, ttl))
                 .collect())
         })
     }
@@ -513,13 +556,14 @@ impl Host {
     /// A future that asks each node about a lock.
     ///
     /// # Errors
-    /// [`Failure`] if the name is empty or too long, or this process is a forked child.
+    /// [`Failure`] if the name is empty or too long, the locker is closed, or this process is a
+    /// forked child.
     pub fn info(
         &self,
         name: Vec<u8>,
     ) -> Result<impl Future<Output = Vec<NodeState>> + Send + use<>, Failure> {
         check_name(&name)?;
-        let locker = self.inside.locker.get()?.clone();
+        let locker = self.inside()?.locker.get()?.clone();
         Ok(async move { locker.info(name).await.into_iter().map(state).collect() })
     }
 
@@ -527,9 +571,9 @@ impl Host {
     /// it, with each node's vote.
     ///
     /// # Errors
-    /// [`Failure`] in a forked child.
+    /// [`Failure`] if the locker is closed, and in a forked child.
     pub fn settle(&self) -> Result<impl Future<Output = Vec<NodeVote>> + Send + use<>, Failure> {
-        let locker = self.inside.locker.get()?.clone();
+        let locker = self.inside()?.locker.get()?.clone();
         Ok(async move { locker.settle().await.iter().map(NodeVote::from).collect() })
     }
 }

@@ -20,6 +20,12 @@ const { run } = require('./port.js')
  * @typedef {InstanceType<typeof Guards>} HeldTogether
  */
 
+// As in guard.js; the compiler wants constants of this file.
+/** @type {typeof Symbol.asyncDispose} */
+const asyncDispose = Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')
+/** @type {typeof Symbol.dispose} */
+const dispose = Symbol.dispose ?? Symbol.for('Symbol.dispose')
+
 class Locker {
   /** @type {import('./native.js').Core} */
   #core
@@ -127,6 +133,18 @@ class Locker {
   async settle() {
     const core = Locker.#of(this, 'settle').#core
     return (await run((port) => core.settle(port))).votes ?? []
+  }
+
+  close() {
+    Locker.#of(this, 'close').#core.close()
+  }
+
+  [dispose]() {
+    this.close()
+  }
+
+  async [asyncDispose]() {
+    this.close()
   }
 
   [Symbol.for('nodejs.util.inspect.custom')]() {

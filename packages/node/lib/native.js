@@ -18,7 +18,7 @@ const { join } = require('node:path')
  *   lost(port: Port): number,
  *   extend(port: Port, ttl?: number): number, downgrade(port: Port): number,
  *   release(port: Port): number, keep(): void, abandon(): void }} Lease
- * @typedef {{ shown(): string,
+ * @typedef {{ shown(): string, close(): void,
  *   acquire(port: Port, name: string | Uint8Array, wait?: number, ttl?: number, label?: string,
  *     renew?: boolean, maxHold?: number, shared?: boolean): number,
  *   acquireMany(port: Port, names: (string | Uint8Array)[],

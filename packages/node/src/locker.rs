@@ -80,6 +80,12 @@ impl Core {
         self.0.shown()
     }
 
+    /// Refuses every later call.
+    #[napi]
+    pub fn close(&self) {
+        self.0.close();
+    }
+
     /// Acquires one lock.
     #[napi]
     #[allow(clippy::too_many_arguments)] // They are optional, and an object costs more.

@@ -753,6 +753,58 @@ test('a program that exits while it acquires leaves nothing behind', async () =>
   for (const name of ['exits', 'exits-too']) assert.deepEqual(await states(patient(), name), new Set(['free']))
 })
 
+test('a locker that is closed ends its connections with its last guard', async () => {
+  const connections = async () => {
+    const told = await Promise.all(nodes.map((node) => node.run('CLIENT', 'LIST')))
+    return told.join().split(' user=closing ').length - 1
+  }
+  for (const node of nodes) await node.run('ACL', 'SETUSER', 'closing', 'on', '>pw', '~*', '&*', '+@all')
+  const list = urls(nodes).map((url) => url.replace('://', '://closing:pw@'))
+  const locker = new Locker(list, { ttl: 1500, timeout: 400 })
+  const guard = await locker.acquire('closing')
+  assert.ok((await connections()) >= 3)
+  const waiting = locker.acquire('closing', { wait: PATIENCE })
+  await until('it waits', () => waiters('closing', 1))
+  // Older versions of Node.js lack the symbols.
+  for (const end of ['close', Symbol.dispose, Symbol.asyncDispose]) await locker[end ?? 'close']()
+  const closed = { name: 'RefusedError', message: /^the locker is closed: make another one/ }
+  for (const refused of [
+    () => locker.acquire('closing'),
+    () => locker.tryAcquire('closing'),
+    () => locker.acquireMany(['closing']),
+    () => locker.using('closing', () => {}),
+    () => locker.usingMany(['closing'], () => {}),
+    () => locker.info('closing'),
+    () => locker.settle(),
+  ]) {
+    await assert.rejects(refused, closed)
+  }
+  assert.match(inspect(locker), /^Locker { 127/)
+  await sleep(2000)
+  guard.check()
+  await guard.extend()
+  await guard.release()
+  const late = await waiting
+  assert.equal(late.fence, guard.fence + 1)
+  await late.release()
+  // All objects still exist.
+  await until('the connections have ended', async () => (await connections()) === 0)
+  assert.ok(late.isLost && guard.isLost && locker)
+  // One after the other, as for each request: they were ended by the garbage collection.
+  for (let count = 0; count < 20; count++) {
+    const short = new Locker(list, { timeout: 400 })
+    await short.using(`closing:${count}`, () => {})
+    short.close()
+  }
+  await until('the connections have ended', async () => (await connections()) === 0)
+  const redlock = new Redlock(list)
+  const lock = await redlock.acquire(['closing'], 5000)
+  await redlock.quit()
+  assert.ok((await connections()) >= 3)
+  await lock.release()
+  await until('the connections have ended', async () => (await connections()) === 0)
+})
+
 test('who holds it is told without touching it', async () => {
   const locker = patient()
   const guard = await locker.acquire('told', { label: 'worker-7' })

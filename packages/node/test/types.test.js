@@ -36,6 +36,11 @@ async function work(locker: Locker): Promise<string[]> {
       said.push(left > 0 ? 'refused' : 'free')
     })
   }
+  {
+    using short = new Locker(process.argv.slice(3))
+    await using other: Locker = new Locker(process.argv.slice(3))
+    for (const closed of [short, other]) closed.close()
+  }
   const state: string | undefined = (await locker.info('typed'))[0]?.state
   said.push(state ?? 'none', await locker.using('typed', (guard, lost) => \`\${lost.aborted} \${guard.fence}\`))
   await locker.using('typed', { shared: true }, (guard) => said.push(\`reads \${guard.exclusive}\`))

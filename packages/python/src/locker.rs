@@ -61,6 +61,11 @@ impl Core {
         self.0.shown()
     }
 
+    /// Refuses every later call.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.0.close());
+    }
+
     fn __reduce__(&self) -> PyResult<()> {
         Err(PyTypeError::new_err("a Locker cannot be pickled: make one in each process"))
     }

@@ -1030,6 +1030,74 @@ def test_forked_children_have_tokens_of_their_own(locker: Locker, name: str) -> 
         os.close(pipe)
 
 
+def test_a_locker_that_is_closed_ends_its_connections_with_its_last_guard(servers: list[Node], name: str) -> None:
+    def connections() -> int:
+        return sum(node.run("CLIENT", "LIST").count(b" user=closing ") for node in servers)
+
+    for node in servers:
+        node.run("ACL", "SETUSER", "closing", "on", ">pw", "~*", "&*", "+@all")
+    urls = [node.url.replace("://", "://closing:pw@") for node in servers]
+    with Locker(urls, ttl=1.5, timeout=0.4) as locker:
+        guard = locker.acquire(name)
+        lock = locker.lock(f"{name}:2")
+        assert connections() >= 3
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(locker.acquire, name, wait=PATIENCE)
+            until("it waits", lambda: servers[0].info(name)["waiters"] == 1)
+            locker.close()
+            locker.close()
+            for refused in (
+                lambda: locker.acquire(name),
+                lambda: locker.try_acquire(name),
+                lambda: locker.acquire_many([name]),
+                lambda: locker.lock(name),
+                lambda: lock.__enter__(),
+                lambda: locker.info(name),
+                lambda: locker.settle(),
+                lambda: asyncio.run(locker.aio.acquire(name)),
+                lambda: asyncio.run(locker.aio.acquire_many([name])),
+                lambda: asyncio.run(locker.aio.info(name)),
+            ):
+                with pytest.raises(lockmod.RefusedError, match="^the locker is closed: make another"):
+                    refused()
+            assert repr(locker).startswith("<Locker of 127.0.0.1")
+            time.sleep(2)
+            guard.check()
+            guard.extend()
+            guard.release()
+            late = waiting.result(PATIENCE)
+    assert late.fence == guard.fence + 1
+    late.release()
+    # Both objects still exist.
+    until("the connections have ended", lambda: connections() == 0)
+    assert late.lost and guard.lost
+    with pytest.raises(KeyError), Locker(urls, timeout=0.4) as locker:
+        forgotten = locker.acquire(name)
+        raise KeyError
+    del forgotten
+    until("the connections have ended", lambda: connections() == 0)
+    assert {node.info(name)["state"] for node in servers} == {b"free"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_locker_is_closed_in_a_forked_child_too(locker: Locker, nodes: list[str], name: str) -> None:
+    closed = Locker(nodes, timeout=2)
+    closed.close()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            locker.close()
+            for one in (closed, locker):
+                with pytest.raises(lockmod.RefusedError, match="the locker is closed"):
+                    one.acquire(name)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    locker.acquire(name).release()
+
+
 def test_a_program_that_ends_while_it_waits_leaves_nothing_behind(
     locker: Locker, nodes: list[str], name: str
 ) -> None:

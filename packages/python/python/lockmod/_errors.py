@@ -93,7 +93,7 @@ class NoQuorumError(LockError):
 
 class RefusedError(LockError):
     """A retry does not help: too many nodes have no module, give no permission, have something else
-    under the name, or refuse a ttl above their limit; or the program ends.
+    under the name, or refuse a ttl above their limit; or the locker is closed, or the program ends.
 
     As with `NoQuorumError`, a failed extension takes nothing away.
     """

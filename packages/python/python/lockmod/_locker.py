@@ -37,6 +37,8 @@ if TYPE_CHECKING:
         key: str | None
 
 
+_Self = TypeVar("_Self", bound="Locker")
+
 # How often this process has been forked from another: cheaper to check than the process id.
 _forks = 0
 
@@ -86,6 +88,9 @@ class NodeInfo(NamedTuple):
 class Locker:
     """Acquires locks over a quorum of nodes. A program needs only one; any thread may use it.
 
+    It keeps its connections to all nodes until it is closed, nothing refers to it any more, or the
+    program ends.
+
     >>> from lockmod import Locker
     >>> locker = Locker(nodes)
     >>> with locker.lock("account-17", wait=2) as guard:
@@ -119,9 +124,12 @@ class Locker:
       node fewer.
     - `cacert`, `cert`, `key`: PEM files for TLS.
 
-    None stands for the default in all options. Raises `OptionError` if a setting is wrong; does not
+    None stands for the default in all options. A `with` block closes the locker at its end. Raises
+    `OptionError` if a setting is wrong; does not
     wait for nodes. After a fork the child's first call opens new connections.
     """
+
+    _is_closed = False
 
     def __init__(
         self,
@@ -171,10 +179,13 @@ class Locker:
         except AttributeError:
             kind = type(self).__name__
             raise RuntimeError(f"{kind}.__init__() has not called super().__init__()") from None
-        if not is_here:
+        if not is_here and not self._is_closed:
             # Two threads at once make one each, and the later one stays: both are good.
             self._made = _lockmod.Core(self._nodes, **self._settings)
             self._forks = _forks
+            if self._is_closed:
+                # Another thread has closed it meanwhile.
+                self._made.close()
         return self._made
 
     def acquire(
@@ -301,6 +312,39 @@ class Locker:
         Returns each node's vote. A program does this automatically when it ends.
         """
         return list(self._core.settle())
+
+    def close(self) -> None:
+        """Refuses every later call with `RefusedError`. It may be called again, and waits for
+        nothing, so a coroutine calls it too.
+
+        A program that makes only one locker need not call it. Locks that are held stay held and are
+        renewed, and calls in progress go on. The connections end when the last of these guards is
+        released or forgotten, and the last call is over; at once if there are none. What was sent
+        before is carried out. A `with` block calls it at its end.
+
+        >>> from lockmod import Locker
+        >>> with Locker(nodes) as short:
+        ...     guard = short.acquire("report-7")
+        >>> guard.check()
+        >>> guard.release()
+        >>> short.acquire("report-7")
+        Traceback (most recent call last):
+        ...
+        lockmod.RefusedError: the locker is closed: ...
+        """
+        self._is_closed = True
+        self._made.close()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     @property
     def aio(self) -> AsyncLocker:
