@@ -677,6 +677,35 @@ def test_the_end_of_a_block_gives_several_locks_back(locker: Locker, servers: li
     assert are_free()
 
 
+def test_the_guards_of_several_locks_stay_as_they_are(locker: Locker, servers: list[Node], name: str) -> None:
+    # `guards.append(1)` was possible: the end of the block raised AttributeError, and released nothing.
+    names = [f"{name}:a", f"{name}:b"]
+
+    def change(guards: Any) -> None:
+        for change in ("append", "clear", "pop", "extend", "remove", "sort"):
+            assert not hasattr(guards, change)
+        with pytest.raises(TypeError):
+            guards[0] = 1
+        with pytest.raises(TypeError):
+            del guards[0]
+        assert [guard.name.decode() for guard in guards] == names and len(guards) == 2
+        assert guards[-1] is guards[1]
+
+    async def work() -> None:
+        async with await locker.aio.acquire_many(names) as guards:
+            change(guards)
+            first, second = guards
+            first.check()
+            second.check()
+
+    with locker.acquire_many(names) as guards:
+        change(guards)
+    assert all(guard.lost for guard in guards)
+    asyncio.run(work())
+    locker.settle()
+    assert {node.info(one)["state"] for node in servers for one in names} == {b"free"}
+
+
 def test_what_holds_locks_is_not_pickled(locker: Locker, name: str) -> None:
     with pytest.raises(TypeError, match="make one in each process"):
         pickle.dumps(locker)

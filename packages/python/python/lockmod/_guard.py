@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Callable, List, NoReturn
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Tuple
 
 from . import _lockmod
 from ._errors import ForkedError, LostError, NoQuorumError, RefusedError
@@ -353,13 +353,13 @@ class AsyncGuard(_Held):
             del loss  # as in Guard
 
 
-class Guards(List[Guard], _lockmod.Exit):
-    """The guards of several locks, in the order of their names: a list, or a `with` block.
+class Guards(Tuple[Guard, ...], _lockmod.Exit):
+    """The guards of several locks, in the order of their names: a tuple, or a `with` block.
 
     The end of the block releases all of them; see `Guard`.
     """
 
-    # Those whose block has begun, whatever becomes of the list.
+    # Those whose block has begun and has not ended.
     _held: tuple[Guard, ...] = ()
 
     def __enter__(self) -> Guards:
@@ -407,8 +407,8 @@ class Guards(List[Guard], _lockmod.Exit):
         __aexit__ = __aenter__
 
 
-class AsyncGuards(List[AsyncGuard]):
-    """The guards of several locks: a list, or an `async with` block. See `Guards`.
+class AsyncGuards(Tuple[AsyncGuard, ...]):
+    """The guards of several locks: a tuple, or an `async with` block. See `Guards`.
 
     The block is cancelled when the first of the leases is lost, and ends with `LostError`.
     """
