@@ -353,6 +353,7 @@ test('wrong settings are refused with what to do', async () => {
     [[new URL('redis://:hunter2@h')], {}, /node 1 is an object of URL: give its URL/],
     [[['redis://:hunter2@h']], {}, /node 1 is an object of Array: give its URL/],
     [['redis://h '], {}, /a space or a line end at character 10/],
+    [['\0'], {}, /it has a control character \(a NUL, for example\) at character 1: leave it out/],
     [5, {}, /the nodes are 5: give a list of URLs/],
     [null, {}, /the nodes are null/],
     [Buffer.from('redis://x'), {}, /the nodes are/],

@@ -59,7 +59,7 @@ class Lost(_Lost):
 
         Why is one of `expired`, `removed`, `max_hold` and `released`.
         """
-        return self._lease.lost(seconds("timeout", timeout))
+        return self._lease.lost(seconds("timeout", timeout, endless=True))
 
     def call(self, callback: Callable[[str], object]) -> None:
         """Calls `callback(reason)` when the lease is lost, in a thread of this package.
@@ -81,7 +81,7 @@ class AsyncLost(_Lost):
 
     async def wait(self, timeout: float | None = None) -> str | None:
         """Waits until the lease has ended, and returns why; None after `timeout` seconds."""
-        limit = seconds("timeout", timeout)
+        limit = seconds("timeout", timeout, endless=True)
         return await run(lambda port: self._lease.lost(limit, port))
 
     def call(self, callback: Callable[[str], object]) -> None:

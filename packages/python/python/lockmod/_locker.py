@@ -152,13 +152,13 @@ class Locker:
         self._nodes = urls(nodes)
         self._settings: _Settings = {
             "ttl": seconds("ttl", ttl),
-            "max_ttl": seconds("max_ttl", max_ttl),
+            "max_ttl": seconds("max_ttl", max_ttl, endless=True),
             "timeout": seconds("timeout", timeout),
-            "wait": seconds("wait", wait),
+            "wait": seconds("wait", wait, endless=True),
             "drift": seconds("drift", drift),
             "lost_margin": seconds("lost_margin", lost_margin),
             "renew": flag("renew", renew, True),
-            "max_hold": seconds("max_hold", max_hold),
+            "max_hold": seconds("max_hold", max_hold, endless=True),
             "label": "" if label is None else text("label", label),
             "allow_even_nodes": flag("allow_even_nodes", allow_even_nodes, False),
             "cacert": file("cacert", cacert),

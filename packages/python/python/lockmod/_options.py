@@ -30,8 +30,17 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
+def _shown(value: object) -> str:
+    """A value in short."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:
+        # Python does not write an int of so many digits.
+        return f"a large {type(value).__name__}"
+
+
 def _refuse(what: str, value: object, give: str) -> NoReturn:
-    raise OptionError(f"{what} is {reprlib.repr(value)}: give {give}")
+    raise OptionError(f"{what} is {_shown(value)}: give {give}")
 
 
 def name_bytes(name: Name) -> bytes:
@@ -52,12 +61,12 @@ def all_bytes(what: str, names: Iterable[Name]) -> list[bytes]:
     """The bytes of several names."""
     # The letters of one name would count as names.
     if isinstance(names, _NAMES) or not isinstance(cast("object", names), Iterable):
-        raise OptionError(f"{what} {reprlib.repr(names)}: give a list of names")
+        raise OptionError(f"{what} {_shown(names)}: give a list of names")
     return [name_bytes(name) for name in names]
 
 
-def seconds(what: str, value: float | None) -> float | None:
-    """A length of time; the native part checks its bounds."""
+def seconds(what: str, value: float | None, *, endless: bool = False) -> float | None:
+    """A length of time; the native part checks its bounds. Infinity is one if it may be endless."""
     if value is None or type(value) is float:
         return value
     given = cast("object", value)
@@ -68,8 +77,10 @@ def seconds(what: str, value: float | None) -> float | None:
     try:
         return float(value)
     except OverflowError:
-        # What Python reads 1e400 as. The native part names the limit, or takes it for without end.
-        return math.inf if value > 0 else -math.inf
+        if value > 0 and endless:
+            # What Python reads 1e400 as.
+            return math.inf
+        _refuse(what, given, f"a {'smaller' if value > 0 else 'larger'} number of seconds")
     except (TypeError, ValueError):
         _refuse(what, given, "a number of seconds")
 
@@ -167,11 +178,11 @@ def terms(
 ) -> Terms:
     """Checks the options of every acquisition. None stands for the locker's."""
     return Terms(
-        seconds("wait", wait),
+        seconds("wait", wait, endless=True),
         seconds("ttl", ttl),
         None if label is None else text("label", label),
         None if renew is None else flag("renew", renew, True),
-        seconds("max_hold", max_hold),
+        seconds("max_hold", max_hold, endless=True),
     )
 
 

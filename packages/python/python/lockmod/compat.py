@@ -255,7 +255,7 @@ class _Base:
                 "who holds it, and fence to tell one grant from the next"
             )
         limit = self.blocking_timeout if blocking_timeout is None else blocking_timeout
-        wait = self._checked(lambda: seconds("blocking_timeout", limit))
+        wait = self._checked(lambda: seconds("blocking_timeout", limit, endless=True))
         if wait is not None and math.isnan(wait):
             raise self._error("blocking_timeout is nan: give a number of seconds, 0 or more")
         wait = math.inf if wait is None else max(0.0, wait)
