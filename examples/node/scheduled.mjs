@@ -1,8 +1,13 @@
 // A job that every host starts at the same time, but only one of them runs.
 //
-// In the crontab of every host:
+// In a clone, from its root (the first line builds the package, and is needed once):
 //
-//     0 3 * * *  LOCKMOD_NODES=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 node scheduled.mjs
+//     npm install --no-save ./packages/node
+//     LOCKMOD_NODES=redis://127.0.0.1:7001,redis://127.0.0.1:7002,redis://127.0.0.1:7003 node examples/node/scheduled.mjs
+//
+// In the crontab of every host, in a folder with the package:
+//
+//     0 3 * * *  cd /srv/report && LOCKMOD_NODES=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 node scheduled.mjs
 //
 // The host that gets the lock keeps it for at least a minute, longer than the hosts' clocks differ.
 // Otherwise a late host would find it free again and do the job once more.

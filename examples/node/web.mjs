@@ -1,6 +1,9 @@
 // A web handler that lets one request at a time change an account, whichever host it arrives at.
 //
-//     LOCKMOD_NODES=redis://127.0.0.1:7001,redis://127.0.0.1:7002,redis://127.0.0.1:7003 node web.mjs 8080
+// In a clone, from its root (the first line builds the package, and is needed once):
+//
+//     npm install --no-save ./packages/node
+//     LOCKMOD_NODES=redis://127.0.0.1:7001,redis://127.0.0.1:7002,redis://127.0.0.1:7003 node examples/node/web.mjs 8080
 //     curl -X POST localhost:8080/account/17
 
 import { createServer } from 'node:http'

@@ -1,6 +1,9 @@
 // A worker that handles each task of a list under its own lock, and stops when that is lost.
 //
-//     LOCKMOD_NODES=redis://127.0.0.1:7001,redis://127.0.0.1:7002,redis://127.0.0.1:7003 node worker.mjs a b c
+// In a clone, from its root (the first line builds the package, and is needed once):
+//
+//     npm install --no-save ./packages/node
+//     LOCKMOD_NODES=redis://127.0.0.1:7001,redis://127.0.0.1:7002,redis://127.0.0.1:7003 node examples/node/worker.mjs a b c
 //
 // Start it twice: the two never handle the same task at the same time.
 

@@ -4,7 +4,8 @@
 
 const assert = require('node:assert/strict')
 const { spawn } = require('node:child_process')
-const { cpSync, mkdtempSync, rmSync, symlinkSync } = require('node:fs')
+const { cpSync, mkdirSync, mkdtempSync, readFileSync } = require('node:fs')
+const { readdirSync, rmSync, symlinkSync } = require('node:fs')
 const { tmpdir } = require('node:os')
 const { join } = require('node:path')
 const { after, test } = require('node:test')
@@ -14,7 +15,8 @@ const { Locker } = require('lockmod')
 const nodes = three()
 const patient = () => new Locker(urls(nodes), { ttl: 10_000, timeout: 2000, wait: PATIENCE })
 const folder = mkdtempSync(join(tmpdir(), 'lockmod-examples-'))
-cpSync(join(__dirname, '../../../examples/node'), folder, { recursive: true })
+const source = join(__dirname, '../../../examples/node')
+cpSync(source, folder, { recursive: true })
 symlinkSync(process.env.NODE_PATH, join(folder, 'node_modules'))
 const running = new Set()
 after(() => {
@@ -33,6 +35,39 @@ function start(program, ...given) {
   child.ended = new Promise((resolve) => child.once('close', resolve))
   return child
 }
+
+// They failed with ERR_MODULE_NOT_FOUND where they lie.
+test('the commands of their comments run them in a clone', async () => {
+  // The package is built already, and is among no modules but those of the clone.
+  const env = { ...process.env, npm_config_ignore_scripts: 'true', npm_config_offline: 'true' }
+  delete env.NODE_PATH
+  for (const name of readdirSync(source)) {
+    const clone = mkdtempSync(join(tmpdir(), 'lockmod-clone-'))
+    cpSync(source, join(clone, 'examples/node'), { recursive: true })
+    mkdirSync(join(clone, 'packages'))
+    symlinkSync(join(__dirname, '..'), join(clone, 'packages/node'))
+    const run = async (line) => {
+      const command = line.slice(2).trim().replace(/=redis:\S+/, `=${urls(nodes).join()}`)
+      const stdio = ['ignore', 'pipe', 'inherit']
+      const child = spawn('sh', ['-c', `exec env ${command}`], { cwd: clone, env, stdio })
+      running.add(child)
+      let said = ''
+      for await (const data of child.stdout) {
+        said += data
+        // Some go on.
+        if (/^(listening on|.*under fence) \d/m.test(said)) child.kill('SIGKILL')
+      }
+      return said
+    }
+    const text = readFileSync(join(source, name), 'utf8')
+    const [install, start] = text.match(/^\/\/ {5}(npm|LOCKMOD_NODES=redis:\S+7003) .*/gm)
+    await run(install)
+    assert.ok(start.includes(` node examples/node/${name}`), start)
+    assert.match(await run(start), /^(listening on|.*under fence) \d/m, name)
+    assert.deepEqual(readdirSync(clone).sort(), ['examples', 'node_modules', 'packages'])
+    rmSync(clone, { recursive: true, force: true })
+  }
+})
 
 test('the web handler serves one at a time', async () => {
   const server = start('web.mjs', '0')
