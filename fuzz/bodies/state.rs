@@ -4,7 +4,8 @@
 use super::input::Input;
 use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::engine::{
-    Clocks, Fence, Found, Instant, Inventory, Loaded, Millis, Saved, TTL_MAX, UnixTime, recover,
+    Clocks, Electorates, Fence, Found, Instant, Inventory, Loaded, Millis, Saved, TTL_MAX,
+    UnixTime, recover,
 };
 
 pub(crate) fn run(data: &[u8]) {
@@ -30,23 +31,24 @@ pub(crate) fn run(data: &[u8]) {
     let has_same_data = flags & 4 == 0;
     loaded.max_ttl = Millis::new(input.number());
     let bytes = input.rest();
-    if let Ok(saved) = decode_state(bytes) {
-        judge(saved, loaded, has_same_data);
+    if let Ok(read) = decode_state(bytes) {
+        judge(read, loaded, has_same_data);
     }
     // Few inputs have the right name and checksum: here every one has.
     let named = [b"lockmod state\n", bytes].concat();
     let sum = crc32(&named).to_be_bytes();
-    if let Ok(saved) = decode_state(&[named, sum.to_vec()].concat()) {
-        judge(saved, loaded, has_same_data);
+    if let Ok(read) = decode_state(&[named, sum.to_vec()].concat()) {
+        judge(read, loaded, has_same_data);
     }
 }
 
-fn judge(saved: Saved, mut loaded: Loaded, has_same_data: bool) {
+fn judge((saved, electorates): (Saved, Electorates), mut loaded: Loaded, has_same_data: bool) {
     if let (Some(stopped), true) = (saved.stop, has_same_data) {
         loaded.inventory = stopped.inventory;
     }
-    let again = decode_state(&encode_state(&saved)).expect("a node reads what it writes");
-    assert_eq!(again, saved);
+    let bytes = encode_state(&saved, &electorates);
+    let again = decode_state(&bytes).expect("a node reads what it writes");
+    assert_eq!(again, (saved, electorates));
     let recovery = recover(Found::Present(saved), loaded);
     assert!(recovery.floor >= saved.ceilings.fence && recovery.floor >= loaded.highest);
     let is_durable = saved.is_always_durable && loaded.is_always_durable && loaded.was_read;

@@ -99,6 +99,11 @@ const FIELDS: &[Metered] = &[
         "lockmod_unsettled_slots",
         "Slots of its own in which the node grants nothing yet.",
     ),
+    level(
+        NodeField::Electorates,
+        "lockmod_electorates",
+        "Lists of the masters that have a vote: more than one while these change.",
+    ),
     count(
         NodeField::FailedMoves,
         "lockmod_failed_moves_total",

@@ -4,18 +4,24 @@
 //! [`CodecError::Corrupt`], whatever its version. An intact file of a newer version is
 //! [`CodecError::Newer`]: a build that cannot read it must not overwrite it.
 
+use std::collections::BTreeSet;
+
 use bincode::{Decode, Encode};
 
 use super::{CodecError, decode, encode, fence, split};
-use crate::engine::{Ceilings, Clocks, Instant, Inventory, Millis, Saved, Stopped, UnixTime};
+use crate::engine::{
+    Ceilings, Clocks, Electorate, Electorates, Instant, Inventory, Millis, Saved, Stopped, UnixTime,
+};
 
-/// The newest version of a state file that this build reads. For a node that does not rest on
-/// replicas it writes version 2, which older builds can read.
-pub const STATE_VERSION: u8 = 3;
+/// The newest version of a state file that this build reads. It writes it only for a master of a
+/// Cluster; version 3, which older builds can read, for another node that rests on replicas, and
+/// version 2 for all others.
+pub const STATE_VERSION: u8 = 4;
+const WITHOUT_ELECTORATES: u8 = 3;
 const WITHOUT_LONGEST: u8 = 2;
 
 /// The longest state file, in bytes. It limits what a decoder may allocate.
-const BYTES_MAX: usize = 1024;
+const BYTES_MAX: usize = 8 << 20;
 
 /// What every state file starts with.
 const NAME: &[u8] = b"lockmod state\n";
@@ -74,6 +80,13 @@ struct StateV3 {
     longest_ms: u64,
 }
 
+#[derive(Encode, Decode)]
+struct StateV4 {
+    state: StateV3,
+    known: Vec<(u64, BTreeSet<Vec<u8>>)>,
+    gone: Vec<(Vec<u8>, u64)>,
+}
+
 impl StateV1 {
     /// Version 1 did not record how the node dated leases or until when nothing counts, and its
     /// checksum of the locks was not exact.
@@ -102,6 +115,27 @@ impl StateV2 {
     }
 }
 
+impl StateV3 {
+    /// Version 3 did not record electorates.
+    fn upgrade(self) -> StateV4 {
+        StateV4 { state: self, known: Vec::new(), gone: Vec::new() }
+    }
+}
+
+impl StateV4 {
+    fn of(state: StateV3, electorates: &Electorates) -> StateV4 {
+        let known = electorates.known.iter().cloned();
+        let known = known.map(|Electorate { number, members }| (number, members)).collect();
+        StateV4 { state, known, gone: electorates.gone.clone().into_iter().collect() }
+    }
+
+    fn electorates(self) -> (StateV3, Electorates) {
+        let known = self.known.into_iter();
+        let known = known.map(|(number, members)| Electorate { number, members }).collect();
+        (self.state, Electorates { known, gone: self.gone.into_iter().collect() })
+    }
+}
+
 impl StopV2 {
     fn of(stop: Stopped) -> StopV2 {
         let Inventory { lock_count, hash, since } = stop.inventory;
@@ -115,8 +149,8 @@ impl StopV2 {
     }
 }
 
-/// The bytes of a state file that contains `saved`.
-pub fn encode_state(saved: &Saved) -> Vec<u8> {
+/// The bytes of a state file that contains these.
+pub fn encode_state(saved: &Saved, electorates: &Electorates) -> Vec<u8> {
     let state = StateV2 {
         head: Head {
             port: saved.port,
@@ -135,9 +169,13 @@ pub fn encode_state(saved: &Saved) -> Vec<u8> {
         nothing_counts_until_boot_ms: saved.nothing_counts_until.as_millis(),
         stop: saved.stop.map(StopV2::of),
     };
-    let versioned = match saved.longest.get() {
-        0 => encode(WITHOUT_LONGEST, &state),
-        longest_ms => encode(STATE_VERSION, &StateV3 { state, longest_ms }),
+    let longest_ms = saved.longest.get();
+    let versioned = if *electorates != Electorates::default() {
+        encode(STATE_VERSION, &StateV4::of(StateV3 { state, longest_ms }, electorates))
+    } else if longest_ms > 0 {
+        encode(WITHOUT_ELECTORATES, &StateV3 { state, longest_ms })
+    } else {
+        encode(WITHOUT_LONGEST, &state)
     };
     let mut bytes = [NAME, &versioned].concat();
     bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
@@ -148,7 +186,7 @@ pub fn encode_state(saved: &Saved) -> Vec<u8> {
 ///
 /// # Errors
 /// [`CodecError`] if the bytes are not exactly what [`encode_state`] of a known version writes.
-pub fn decode_state(bytes: &[u8]) -> Result<Saved, CodecError> {
+pub fn decode_state(bytes: &[u8]) -> Result<(Saved, Electorates), CodecError> {
     let body_length = bytes.len().checked_sub(CHECKSUM_BYTES);
     let (body, checksum) = bytes.split_at(body_length.ok_or(CodecError::Corrupt("cut off"))?);
     if checksum != crc32fast::hash(body).to_be_bytes() {
@@ -156,17 +194,19 @@ pub fn decode_state(bytes: &[u8]) -> Result<Saved, CodecError> {
     }
     let versioned = body.strip_prefix(NAME).ok_or(CodecError::Corrupt("not a state file"))?;
     let (version, payload) = split(versioned, STATE_VERSION)?;
-    let StateV3 { state, longest_ms } = match version {
-        1 => decode::<StateV1, BYTES_MAX>(payload)?.upgrade().upgrade(),
-        WITHOUT_LONGEST => decode::<StateV2, BYTES_MAX>(payload)?.upgrade(),
+    let state = match version {
+        1 => decode::<StateV1, BYTES_MAX>(payload)?.upgrade().upgrade().upgrade(),
+        WITHOUT_LONGEST => decode::<StateV2, BYTES_MAX>(payload)?.upgrade().upgrade(),
+        WITHOUT_ELECTORATES => decode::<StateV3, BYTES_MAX>(payload)?.upgrade(),
         _ => decode::<_, BYTES_MAX>(payload)?,
     };
+    let (StateV3 { state, longest_ms }, electorates) = state.electorates();
     let head = state.head;
     let clocks = |boot_ms, unix_ms| Clocks {
         now: Instant::from_millis(boot_ms),
         wall: UnixTime::from_millis(unix_ms),
     };
-    Ok(Saved {
+    let saved = Saved {
         port: head.port,
         ceilings: Ceilings {
             fence: fence(head.fence_ceiling)?,
@@ -182,7 +222,8 @@ pub fn decode_state(bytes: &[u8]) -> Result<Saved, CodecError> {
         nothing_counts_until: Instant::from_millis(state.nothing_counts_until_boot_ms),
         longest: Millis::new(longest_ms),
         stop: state.stop.map(StopV2::stopped),
-    })
+    };
+    Ok((saved, electorates))
 }
 
 #[cfg(test)]
@@ -217,6 +258,13 @@ mod tests {
         }
     }
 
+    fn electorates() -> Electorates {
+        let members = |names: &[u8]| names.iter().map(|name| vec![*name; 40]).collect();
+        let known = [(7, members(b"abc")), (u64::MAX, members(b"b"))];
+        let known = known.map(|(number, members)| Electorate { number, members }).into();
+        Electorates { known, gone: [(vec![b'a'; 40], 7)].into() }
+    }
+
     #[test]
     fn every_state_survives_its_bytes() {
         let inventory = Inventory {
@@ -225,11 +273,17 @@ mod tests {
             since: UnixTime::from_millis(1_763_690_000_123),
         };
         for stop in [None, Some(Stopped { is_saved: true, inventory })] {
-            for (longest, version) in [(0, 2), (1, 3), (u64::MAX, 3)] {
+            for (longest, electorates, version) in [
+                (0, Electorates::default(), 2),
+                (1, Electorates::default(), 3),
+                (u64::MAX, Electorates::default(), 3),
+                (0, electorates(), 4),
+                (1, electorates(), 4),
+            ] {
                 let saved = Saved { longest: Millis::new(longest), ..saved(stop) };
-                let bytes = encode_state(&saved);
+                let bytes = encode_state(&saved, &electorates);
                 assert_eq!(bytes[NAME.len()], version, "older builds read what they can");
-                assert_eq!(decode_state(&bytes), Ok(saved));
+                assert_eq!(decode_state(&bytes), Ok((saved, electorates)));
             }
         }
     }
@@ -256,15 +310,15 @@ mod tests {
         let foreign_until = Instant::from_millis(u64::MAX);
         let nothing_counts_until = Instant::default();
         let expected = Saved { dating: at, foreign_until, nothing_counts_until, ..saved(None) };
-        assert_eq!(decode_state(&bytes(None)), Ok(expected));
+        assert_eq!(decode_state(&bytes(None)), Ok((expected, Electorates::default())));
         let stop = StopV1 { is_saved: true, lock_count: 3, hash: 4, since_unix_ms: 5, lease_ms: 6 };
-        let stopped = decode_state(&bytes(Some(stop))).unwrap().stop.unwrap();
+        let stopped = decode_state(&bytes(Some(stop))).unwrap().0.stop.unwrap();
         assert!(!stopped.is_saved, "its sum is not exact");
     }
 
     #[test]
     fn a_file_cut_off_at_any_length_is_corrupt() {
-        let bytes = encode_state(&saved(None));
+        let bytes = encode_state(&saved(None), &electorates());
         for length in 0..bytes.len() {
             let error = decode_state(&bytes[..length]).unwrap_err();
             assert!(matches!(error, CodecError::Corrupt(_)), "{length}: {error}");
@@ -273,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_file_with_any_bit_flipped_is_corrupt() {
-        let bytes = encode_state(&saved(None));
+        let bytes = encode_state(&saved(None), &electorates());
         for position in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[position / 8] ^= 1 << (position % 8);

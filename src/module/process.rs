@@ -230,7 +230,7 @@ impl Process {
     /// The operating system's error.
     pub(super) fn change(&mut self, change: Change) -> io::Result<()> {
         let Some(state) = &self.state else { return Ok(()) };
-        let changed = state.change(change);
+        let changed = state.change(change.clone());
         self.node.changed(change, state.ceilings(), changed.is_ok());
         if changed.is_err() {
             // The caller logs it.

@@ -73,8 +73,8 @@ fn tend(server: InServer<'_>, may_beat: bool) -> Tended {
     let settings = (config::max_ttl(), config::caution().waits_for_others());
     let tend =
         |process: &mut process::Process| process.node.tend(now, &replicas, settings, may_beat);
-    let tended = process::with(server, tend);
-    record(server, tended.change);
+    let mut tended = process::with(server, tend);
+    record(server, tended.change.take());
     tended
 }
 

@@ -8,9 +8,11 @@ use std::collections::BTreeSet;
 use super::arguments::KEY;
 use super::ffi::{Args, Context, Level};
 use super::process::Process;
+use super::state_file::StateFile;
 use super::{clock, config, process, start};
 use crate::engine::{
-    Came, Millis, MoveAtOnce, Passage, QuarantineReason, Question, Refusal, SlotRuns,
+    Came, ConfirmQuestion, Electorates, Millis, MoveAtOnce, Passage, QuarantineReason, Question,
+    Refusal, SlotRuns,
 };
 use crate::wire::slots::{SlotMessage, has_highest_epoch, read_message, read_shares, slot_of};
 
@@ -78,11 +80,21 @@ pub(super) fn tick(context: &mut Context<'_>) {
         let is_highest = context.cluster_nodes().is_none_or(|text| has_highest_epoch(&text));
         process::with(server, |process| process.node.raised_epoch(is_highest));
     }
+    tell_of_silent(context);
+    ask_others(context);
+    let told = process::with(server, |process| process.node.tell(now, config::max_ttl()));
+    if let Some(told) = told {
+        context.tell_cluster(None, &SlotMessage::Report(told).to_string());
+    }
+}
+
+/// Logs which other masters keep this one from deciding, because they say nothing.
+fn tell_of_silent(context: &mut Context<'_>) {
+    let (server, now) = (context.in_server(), clock::now());
     let silent =
         process::with(server, |process| process.node.news_of_silent(now, config::max_ttl()));
     if let Some((silent, left)) = silent {
-        let names: Vec<_> = silent.iter().map(|name| name.escape_ascii().to_string()).collect();
-        let names = names.join(" ");
+        let names = names(&silent);
         let line = format!(
             "QUARANTINE: not heard since the start: {names}; nothing is granted or extended for \
              {left}, or until they are heard, because they may have granted leases in slots of \
@@ -90,11 +102,21 @@ pub(super) fn tick(context: &mut Context<'_>) {
         );
         context.log(Level::Warning, &line);
     }
-    ask_others(context);
-    let told = process::with(server, |process| process.node.tell(now, config::max_ttl()));
-    if let Some(told) = told {
-        context.tell_cluster(None, &SlotMessage::Report(told).to_string());
+    let silent = process::with(server, |process| process.node.news_of_voters(now));
+    if !silent.is_empty() {
+        let names = names(&silent);
+        let line = format!(
+            "WARNING: nothing is granted or extended, because too few masters that have a vote \
+             confirm the slots of this node: no answer from {names}; start them, or CLUSTER \
+             FORGET those that will never return"
+        );
+        context.log(Level::Warning, &line);
     }
+}
+
+fn names(masters: &[Vec<u8>]) -> String {
+    let names: Vec<_> = masters.iter().map(|name| name.escape_ascii().to_string()).collect();
+    names.join(" ")
 }
 
 /// Takes a message of another master.
@@ -120,20 +142,19 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
             look(context);
             answer(context, (sender, number), (&slots, passage));
         }
-        Some(SlotMessage::ConfirmQuestion { number, since })
-            if has_begun && can_answer(context) =>
-        {
+        Some(SlotMessage::ConfirmQuestion(asked)) if has_begun && can_confirm(context) => {
             // In a large Cluster, questions come more often.
             let is_fresh =
                 process::with(server, |process| process.node.has_just_looked(clock::now()));
             if !is_fresh {
                 look(context);
             }
-            confirm(context, sender, (number, since));
+            confirm(context, sender, &asked);
         }
         Some(SlotMessage::Confirmation(told)) if has_begun && context.flags().is_master() => {
             look(context);
             process::with(server, |process| process.node.confirmed(sender, &told, clock::now()));
+            keep_electorates(context);
             come_to_all(context);
         }
         Some(_) | None => {}
@@ -184,22 +205,39 @@ fn answer(
     }
 }
 
+/// Whether this server can confirm the slots of others. A master that has become a replica may
+/// still have a vote.
+fn can_confirm(context: &Context<'_>) -> bool {
+    let knows_any = |process: &mut Process| process.node.electorates() != Electorates::default();
+    can_answer(context) || process::with(context.in_server(), knows_any)
+}
+
 /// Says which slots of another master are its own, as this server believes.
-fn confirm(context: &mut Context<'_>, sender: &[u8], (number, since): (u64, u64)) {
-    let told =
-        process::with(context.in_server(), |process| process.node.confirm(sender, number, since));
+fn confirm(context: &mut Context<'_>, sender: &[u8], asked: &ConfirmQuestion) {
+    let server = context.in_server();
+    let told = process::with(server, |process| process.node.confirm(sender, asked, clock::now()));
+    let told = told.filter(|_| keep_electorates(context));
     if let Some(told) = told {
         context.tell_cluster(Some(sender), &SlotMessage::Confirmation(told).to_string());
     }
+}
+
+/// Records which electorates the node knows, if that has changed. Whether the file has them.
+fn keep_electorates(context: &mut Context<'_>) -> bool {
+    let server = context.in_server();
+    let news = process::with(server, |process| process.node.news_of_electorates());
+    if let Some(change) = news {
+        start::change_state(server, change);
+    }
+    !process::with(server, |process| process.state.as_ref().is_some_and(StateFile::is_behind))
 }
 
 /// Sends the questions that are due.
 fn ask_others(context: &mut Context<'_>) {
     let now = clock::now();
     let confirm = process::with(context.in_server(), |process| process.node.confirm_question(now));
-    if let Some((number, since)) = confirm {
-        let question = SlotMessage::ConfirmQuestion { number, since };
-        context.tell_cluster(None, &question.to_string());
+    if let Some(question) = confirm.filter(|_| keep_electorates(context)) {
+        context.tell_cluster(None, &SlotMessage::ConfirmQuestion(question).to_string());
     }
     let questions = process::with(context.in_server(), |process| process.node.questions(now));
     for Question { master, number, passage, slots } in questions {
@@ -226,6 +264,7 @@ pub(super) fn look(context: &mut Context<'_>) {
     }
     let now = clock::now();
     process::with(server, |process| process.node.see(&shares, now));
+    keep_electorates(context);
 }
 
 /// Those of these slots, new since the module was loaded, that the server may have taken by itself.

@@ -126,7 +126,8 @@ fn begin(context: &mut Context<'_>) {
     let begun = process::with(server, |process| {
         process.may_be_replica = loaded.is_replica;
         if flags.is_in_cluster() {
-            process.node.join_cluster(clock::boot_id(), false);
+            let known = process.claimed.as_ref().map(|claimed| claimed.electorates.clone());
+            process.node.join_cluster(clock::boot_id(), false, known.unwrap_or_default());
         }
         let begun = process.node.begin(loaded, config::caution())?;
         process.state = process.claimed.take().map(|claimed| claimed.begin(begun.saved));
@@ -168,7 +169,8 @@ pub(super) fn promoted(context: &mut Context<'_>) {
         if is_in_cluster {
             // It waits for all leases in its slots, and looks at the slots when they are its own.
             process.slots_at_load = None;
-            process.node.join_cluster(clock::boot_id(), true);
+            let known = process.node.electorates();
+            process.node.join_cluster(clock::boot_id(), true, known);
         }
         process.node.promoted(now, max_ttl, caution)
     });

@@ -26,7 +26,9 @@ use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 use super::clock;
 use crate::codec::CodecError;
 use crate::codec::state::{decode_state, encode_state};
-use crate::engine::{Ceilings, Change, Found, Instant, Millis, Saved, Statement};
+use crate::engine::{
+    Ceilings, Change, Draft, Electorates, Found, Instant, Millis, Saved, Statement,
+};
 
 /// A write that failed is tried again after this long, even without a request that needs it: the
 /// file must not stay out of date.
@@ -227,6 +229,8 @@ pub(super) struct Claimed {
     writer: Writer,
     /// What the file contains.
     pub(super) found: Found,
+    /// The electorates that the node knew.
+    pub(super) electorates: Electorates,
     /// What is wrong with it.
     pub(super) damage: Option<String>,
 }
@@ -258,16 +262,21 @@ impl Claimed {
             }
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes)?;
+            let mut electorates = Electorates::default();
             let (found, damage) = match decode_state(&bytes) {
-                Ok(saved) if saved.port == port => (Found::Present(saved), None),
-                Ok(saved) => {
+                Ok((saved, known)) if saved.port == port => {
+                    electorates = known;
+                    (Found::Present(saved), None)
+                }
+                Ok((saved, _)) => {
                     let line = format!("it is the file of port {}, not {port}", saved.port);
                     (Found::Damaged, Some(line))
                 }
                 Err(error @ CodecError::Newer { .. }) => return Err(OpenError::Newer(error)),
                 Err(error) => (Found::Damaged, Some(error.to_string())),
             };
-            return Ok(Claimed { writer: Writer { path, file, is_beside: false }, found, damage });
+            let writer = Writer { path, file, is_beside: false };
+            return Ok(Claimed { writer, found, electorates, damage });
         }
     }
 
@@ -280,7 +289,8 @@ impl Claimed {
             return Ok(None);
         }
         let writer = Writer { path: path.to_owned(), file, is_beside: true };
-        Ok(Some(Claimed { writer, found: Found::Missing, damage: None }))
+        let electorates = Electorates::default();
+        Ok(Some(Claimed { writer, found: Found::Missing, electorates, damage: None }))
     }
 
     /// Checks that the file can be replaced, without replacing it.
@@ -302,7 +312,7 @@ impl Claimed {
         let (ahead, woken) = sync_channel(1);
         let shared = Arc::new(Shared {
             writer: Mutex::new(self.writer),
-            board: Mutex::new(Board::new(Statement::new(saved))),
+            board: Mutex::new(Board::new(Statement::new(saved, self.electorates))),
             counts: WriteCounts::default(),
         });
         let thread_shared = Arc::clone(&shared);
@@ -340,7 +350,7 @@ impl Shared {
             self.board().succeeded();
             return Ok(());
         };
-        if let Err(error) = writer.replace(&draft.saved) {
+        if let Err(error) = writer.replace(&draft) {
             self.counts.failures.fetch_add(1, Ordering::Relaxed);
             self.failed(error.to_string());
             return Err(error);
@@ -370,17 +380,17 @@ impl Shared {
 }
 
 impl Writer {
-    /// Puts a file that contains `saved` in place, durably. It is locked before it is in place.
-    fn replace(&mut self, saved: &Saved) -> io::Result<()> {
+    /// Puts a file that contains `draft` in place, durably. It is locked before it is in place.
+    fn replace(&mut self, draft: &Draft) -> io::Result<()> {
         let beside = beside(&self.path);
         if !self.is_beside || !is_in_place(&self.file, &beside)? {
             let file = open_or_create(&beside)?;
-            write_all(&file, saved)?;
+            write_all(&file, draft)?;
             std::fs::rename(&beside, &self.path)?;
             // This releases the lock on the old file, which no server can find any more.
             self.file = file;
         } else {
-            write_all(&self.file, saved)?;
+            write_all(&self.file, draft)?;
             std::fs::rename(&beside, &self.path)?;
         }
         self.is_beside = false;
@@ -392,10 +402,10 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
-fn write_all(mut file: &File, saved: &Saved) -> io::Result<()> {
+fn write_all(mut file: &File, draft: &Draft) -> io::Result<()> {
     file.set_len(0)?;
     file.rewind()?;
-    file.write_all(&encode_state(saved))?;
+    file.write_all(&encode_state(&draft.saved, &draft.electorates))?;
     file.sync_all()
 }
 

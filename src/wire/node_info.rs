@@ -130,6 +130,7 @@ fields! {
     Supporters = "supporters", |told| number(told.node.supporters.0 as u64);
     SupportersNeeded = "supporters_needed", |told| number(told.node.supporters.1 as u64);
     UnsettledSlots = "unsettled_slots", |told| number(told.node.unsettled as u64);
+    Electorates = "electorates", |told| number(told.node.electorates as u64);
     FailedMoves = "failed_moves", |told| number(told.node.counts.failed_moves);
     StateWrites = "state_writes", |told| number(told.server.state_writes);
     StateWriteFailures = "state_write_failures", |told| number(told.server.state_write_failures);
@@ -148,8 +149,6 @@ enum Combination {
     Worse,
     /// The first text that is not empty.
     Told,
-    /// What the first server reports.
-    First,
     /// Distributions cannot be read back.
     None,
 }
@@ -183,11 +182,11 @@ impl NodeField {
             | NodeField::FenceJumps
             | NodeField::QuarantineLeft
             | NodeField::Replicas
+            | NodeField::Electorates
             | NodeField::SupportersNeeded
             | NodeField::OldestWaiter => Combination::Greatest,
             NodeField::State => Combination::Worse,
-            NodeField::StateFailure => Combination::Told,
-            NodeField::Version => Combination::First,
+            NodeField::StateFailure | NodeField::Version => Combination::Told,
             NodeField::RefusalsByCode
             | NodeField::Waits
             | NodeField::WaitsUpTo
@@ -228,10 +227,10 @@ impl NodeFields {
                 return states.max_by_key(|state| *state != GRANTS).map(str::to_owned);
             }
             Combination::Told => {
-                let texts = [self.text(field), other.text(field)].into_iter().flatten();
-                return texts.max_by_key(|text| !text.is_empty()).map(str::to_owned);
+                let own = self.text(field);
+                let told = own.filter(|text| !text.is_empty()).or(other.text(field)).or(own);
+                return told.map(str::to_owned);
             }
-            Combination::First => return self.text(field).map(str::to_owned),
             Combination::None => return None,
         };
         number.map(|number| number.to_string())

@@ -8,7 +8,8 @@ use super::request::number;
 use std::fmt;
 
 use crate::engine::{
-    Confirmation, Fence, Footing, Millis, Passage, SLOTS, Shares, SlotAnswer, SlotRuns,
+    ConfirmQuestion, Confirmation, Electorate, Electorates, Fence, Footing, Millis, Passage, SLOTS,
+    Shares, SlotAnswer, SlotRuns,
 };
 
 /// The slot of a name.
@@ -72,11 +73,13 @@ pub fn read_shares(text: &str) -> Shares {
         }
         let name = name.as_bytes().to_vec();
         if is_own {
-            shares.own = ranges;
+            (shares.name, shares.own) = (name, ranges);
         } else if !ranges.is_empty() {
             shares.others.push((name, ranges));
         } else if is("master") {
             shares.idle.push(name);
+        } else if is("slave") {
+            shares.replicas.push(name);
         }
     }
     shares
@@ -118,14 +121,11 @@ pub enum SlotMessage {
         /// The slots.
         slots: SlotRuns,
     },
-    /// To all: whether they confirm which slots are the sender's: `lockmod confirm number since`.
-    ConfirmQuestion {
-        /// Tells the sender when it asked.
-        number: u64,
-        /// The number of the question since which breaks matter.
-        since: u64,
-    },
-    /// To who asked that: `lockmod confirmed number since first-last ... lost first-last ...`.
+    /// To all: whether they confirm which slots are the sender's: `lockmod confirm number since
+    /// digest`, and perhaps electorates.
+    ConfirmQuestion(ConfirmQuestion),
+    /// To who asked that: `lockmod confirmed number since first-last ... lost first-last ... digest
+    /// digest`, and perhaps electorates: `electorates number:name,... gone name:number ...`.
     Confirmation(Confirmation),
     /// To a master that asked: `lockmod floor left longest number up held sure first-last ...`.
     Answer {
@@ -144,8 +144,8 @@ impl fmt::Display for SlotMessage {
             SlotMessage::Question { number, passage, .. } => {
                 write!(f, " {} {number}", ask(*passage))?
             }
-            SlotMessage::ConfirmQuestion { number, since } => {
-                write!(f, " {CONFIRM} {number} {since}")?
+            SlotMessage::ConfirmQuestion(ConfirmQuestion { number, since, digest, .. }) => {
+                write!(f, " {CONFIRM} {number} {since} {digest}")?
             }
             SlotMessage::Confirmation(Confirmation { number, since, .. }) => {
                 write!(f, " {CONFIRMED} {number} {since}")?
@@ -164,16 +164,48 @@ impl fmt::Display for SlotMessage {
             slots.iter().try_for_each(|(first, last)| write!(f, " {first}-{last}"))
         };
         match self {
-            SlotMessage::Report(_) | SlotMessage::ConfirmQuestion { .. } => Ok(()),
+            SlotMessage::Report(_) => Ok(()),
+            SlotMessage::ConfirmQuestion(asked) => write_electorates(f, &asked.electorates),
             SlotMessage::Question { slots, .. }
             | SlotMessage::Answer { answer: SlotAnswer { slots, .. }, .. } => write_runs(slots),
-            SlotMessage::Confirmation(Confirmation { slots, lost, .. }) => {
-                write_runs(slots)?;
+            SlotMessage::Confirmation(told) => {
+                write_runs(&told.slots)?;
                 write!(f, " {LOST}")?;
-                lost.iter().try_for_each(|(first, last)| write!(f, " {first}-{last}"))
+                let mut lost = told.lost.iter();
+                lost.try_for_each(|(first, last)| write!(f, " {first}-{last}"))?;
+                write!(f, " {DIGEST} {}", told.digest)?;
+                write_electorates(f, &told.electorates)
             }
         }
     }
+}
+
+fn write_electorates(f: &mut fmt::Formatter<'_>, told: &Option<Electorates>) -> fmt::Result {
+    let Some(Electorates { known, gone }) = told else { return Ok(()) };
+    write!(f, " {ELECTORATES}")?;
+    for Electorate { number, members } in known {
+        let members: Vec<_> = members.iter().map(|name| String::from_utf8_lossy(name)).collect();
+        write!(f, " {number}:{}", members.join(","))?;
+    }
+    write!(f, " {GONE}")?;
+    gone.iter()
+        .try_for_each(|(name, up_to)| write!(f, " {}:{up_to}", String::from_utf8_lossy(name)))
+}
+
+/// Reads what [`write_electorates`] writes. `None` if nothing was told, or something else.
+fn read_electorates<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Electorates> {
+    words.next().filter(|word| *word == ELECTORATES)?;
+    let mut told = Electorates::default();
+    for word in words.by_ref().take_while(|word| *word != GONE) {
+        let (number, members) = word.split_once(':')?;
+        let members = members.split(',').map(|name| name.as_bytes().to_vec()).collect();
+        told.known.insert(Electorate { number: self::number(number.as_bytes())?, members });
+    }
+    for word in words {
+        let (name, up_to) = word.split_once(':')?;
+        told.gone.insert(name.as_bytes().to_vec(), self::number(up_to.as_bytes())?);
+    }
+    Some(told)
 }
 
 /// Reads a message of another master. `None` if the bytes are something else.
@@ -189,14 +221,19 @@ pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
     }
     if first == CONFIRM {
         let (number, since) = (count(words.next())?, count(words.next())?);
-        return Some(SlotMessage::ConfirmQuestion { number, since });
+        let (digest, electorates) = (count(words.next())?, read_electorates(&mut words));
+        let asked = ConfirmQuestion { number, since, digest, electorates };
+        return Some(SlotMessage::ConfirmQuestion(asked));
     }
     if first == CONFIRMED {
         let (number, since) = (count(words.next())?, count(words.next())?);
         let slots = words.by_ref().take_while(|word| *word != LOST).filter_map(read_range);
         let slots = slots.collect();
-        let lost = words.filter_map(read_range).collect();
-        return Some(SlotMessage::Confirmation(Confirmation { number, since, slots, lost }));
+        let lost = words.by_ref().take_while(|word| *word != DIGEST).filter_map(read_range);
+        let lost = lost.collect();
+        let (digest, electorates) = (count(words.next())?, read_electorates(&mut words));
+        let told = Confirmation { number, since, slots, lost, digest, electorates };
+        return Some(SlotMessage::Confirmation(told));
     }
     let floor = Fence::new(count(Some(first))?)?;
     let left = Millis::new(count(words.next())?);
@@ -214,6 +251,9 @@ const PREFIX: &str = "lockmod";
 const CONFIRM: &str = "confirm";
 const CONFIRMED: &str = "confirmed";
 const LOST: &str = "lost";
+const DIGEST: &str = "digest";
+const ELECTORATES: &str = "electorates";
+const GONE: &str = "gone";
 
 /// The word of a question.
 const fn ask(passage: Passage) -> &'static str {
@@ -228,6 +268,7 @@ const fn ask(passage: Passage) -> &'static str {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn a_name_has_the_slot_that_the_server_says() {
@@ -293,15 +334,29 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
             let (left, longest) = (Millis::new(left), Millis::new(longest));
             let footing = Footing { floor: Fence::new(floor).unwrap(), left, longest };
             let passage = Passage::ALL[passage];
+            let name = |number: &(u16, u16)| format!("{:040x}", number.0).into_bytes();
+            let members: BTreeSet<Vec<u8>> = slots.iter().map(name).collect();
+            let gone = members.iter().take(1).map(|name| (name.clone(), number)).collect();
+            let known = (0..members.len() as u64)
+                .map(|number| Electorate { number, members: members.clone() });
+            let electorates = Some(Electorates { known: known.collect(), gone });
+            let electorates = electorates.filter(|_| number % 2 == 0);
             for message in [
                 SlotMessage::Report(footing),
                 SlotMessage::Question { number, passage, slots: slots.clone() },
-                SlotMessage::ConfirmQuestion { number, since: left.get() },
+                SlotMessage::ConfirmQuestion(ConfirmQuestion {
+                    number,
+                    since: left.get(),
+                    digest: number,
+                    electorates: electorates.clone(),
+                }),
                 SlotMessage::Confirmation(Confirmation {
                     number,
                     since: left.get(),
                     slots: slots.clone(),
                     lost: slots.iter().take(1).copied().collect(),
+                    digest: number,
+                    electorates: electorates.clone(),
                 }),
                 SlotMessage::Answer {
                     number,

@@ -371,7 +371,8 @@ fn grants_after_the_lease(promoted: &Server, (fence, granted_at): (u64, Instant)
 fn saved_longest(server: &Server) -> u64 {
     let path = server.dir().join(format!("lockmod-{}.state", server.port()));
     let bytes = std::fs::read(path).expect("the state file");
-    lockmod::codec::state::decode_state(&bytes).expect("a sound state file").longest.get()
+    let (saved, _) = lockmod::codec::state::decode_state(&bytes).expect("a sound state file");
+    saved.longest.get()
 }
 
 /// Regression: the nodes knew of longer leases only while they ran: the promoted one waited 508 ms.

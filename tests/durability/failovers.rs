@@ -206,7 +206,6 @@ pub(crate) fn fail_over(group: &mut impl Replicated, turn: usize, harm: Harm, lo
         Harm::None => {}
     }
     group.await_successor(master, turn);
-    drop(ballot);
     // It resumes before it learns of its successor. One of two servers alone grants nothing.
     let is_mended_first = harm == Harm::Stopped || group.servers().len() == 2;
     if is_mended_first {
@@ -218,6 +217,8 @@ pub(crate) fn fail_over(group: &mut impl Replicated, turn: usize, harm: Harm, lo
     let before: usize = count().sum();
     let has_granted = || (count().sum::<usize>() > before + 5).then_some(());
     wait_at_most(PATIENCE * 2, "a successor grants", has_granted);
+    // In a Cluster, it has a vote by now, or a master that had one is back.
+    drop(ballot);
     if !is_mended_first {
         harm.mend(group, master);
     }

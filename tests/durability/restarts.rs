@@ -43,7 +43,7 @@ fn a_crash_is_waited_out_for_as_long_as_the_leases_and_one_block() {
 pub(crate) fn promised_ms(server: &Server) -> u64 {
     let path = server.dir().join(format!("lockmod-{}.state", server.port()));
     let bytes = std::fs::read(path).expect("the state file");
-    let saved = lockmod::codec::state::decode_state(&bytes).expect("a sound state file");
+    let (saved, _) = lockmod::codec::state::decode_state(&bytes).expect("a sound state file");
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     saved.ceilings.lease.as_millis().saturating_sub(now.tv_sec as u64 * 1_000)
 }

@@ -13,6 +13,7 @@
 
 mod authority;
 mod client;
+mod electorate;
 mod handover;
 mod line;
 mod node;
@@ -1060,4 +1061,85 @@ fn a_new_master_waits() {
         ttl: 2,
         ..REPLACED
     });
+}
+
+/// The first of three masters, and a fourth, come to believe that they are all.
+const DRIFTING: electorate::Bounds = electorate::Bounds {
+    beliefs: &[&[&[0, 1, 2], &[0, 3]], &[&[0, 1, 2]], &[&[0, 1, 2]], &[&[0, 1, 2], &[0, 3]]],
+    starts: 0,
+    are_late: true,
+    defect: electorate::Defect::None,
+};
+/// All of five come to believe different things.
+const DIVIDED: electorate::Bounds = electorate::Bounds {
+    beliefs: &[
+        &[&[0, 1, 2], &[0, 3]],
+        &[&[0, 1, 2], &[1, 4], &[0, 3]],
+        &[&[0, 1, 2], &[2, 3, 4]],
+        &[&[0, 1, 2], &[0, 3], &[1, 2, 3]],
+        &[&[0, 1, 2], &[1, 4], &[2, 3, 4]],
+    ],
+    ..DRIFTING
+};
+
+fn wander_among_electorates(walks: u64) {
+    for bounds in [DRIFTING, DIVIDED] {
+        for (starts, are_late) in [(0, false), (0, true), (2, false), (2, true)] {
+            let world = electorate::World::new(electorate::Bounds { starts, are_late, ..bounds });
+            let found = world.wander(walks);
+            assert!(found.is_none(), "{starts} {are_late} {bounds:?}: {found:?}");
+            assert_eq!(world.witnesses(), electorate::Witness::ALL);
+        }
+    }
+}
+
+#[test]
+fn masters_that_have_a_majority_share_a_voter() {
+    wander_among_electorates(250);
+}
+
+#[test]
+#[ignore = "takes minutes; `make model` runs it"]
+fn masters_that_have_a_majority_share_a_voter_in_many_walks() {
+    wander_among_electorates(20_000);
+}
+
+/// A broken variant must let two masters decide that share no voter.
+#[track_caller]
+fn divides(defect: electorate::Defect) {
+    let starts = if defect == electorate::Defect::Forgets { 4 } else { 0 };
+    let bounds = electorate::Bounds { defect, starts, are_late: false, ..DIVIDED };
+    let found = electorate::World::new(bounds).wander(20_000);
+    let steps = found.unwrap_or_else(|| panic!("{defect:?} was not found out"));
+    println!("{defect:?}: {} steps", steps.len());
+}
+
+#[test]
+fn masters_that_count_whom_they_see_are_found_out() {
+    divides(electorate::Defect::CountsWhomItSees);
+}
+
+#[test]
+fn masters_that_count_only_the_first_electorate_are_found_out() {
+    divides(electorate::Defect::CountsTheFirst);
+}
+
+#[test]
+fn masters_that_go_over_at_once_are_found_out() {
+    divides(electorate::Defect::TakesOverAtOnce);
+}
+
+#[test]
+fn masters_that_hide_other_electorates_are_found_out() {
+    divides(electorate::Defect::HidesTheNext);
+}
+
+#[test]
+fn masters_that_tell_only_the_latest_electorate_are_found_out() {
+    divides(electorate::Defect::TellsOnlyTheLatest);
+}
+
+#[test]
+fn masters_whose_start_forgets_electorates_are_found_out() {
+    divides(electorate::Defect::Forgets);
 }

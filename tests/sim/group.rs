@@ -226,8 +226,8 @@ impl Node {
         };
         let waits = self.caution_on_promotion().on_promotion;
         let replicas = Replicas { offset, attached };
-        let tended = self.engine.tend(now, &replicas, (self.max_ttl, waits), may_beat);
-        if let Some(change) = tended.change {
+        let mut tended = self.engine.tend(now, &replicas, (self.max_ttl, waits), may_beat);
+        if let Some(change) = tended.change.take() {
             let _ = self.change_state(change);
         }
         tended

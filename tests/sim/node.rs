@@ -10,9 +10,9 @@ use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::codec::{LoadedLock, decode_lock, encode_lock, hash_lock};
 use lockmod::engine::{
     Acquired, Availability, Caution, Ceilings, Census, Change, Claim, Clocks, ConnectionId, Direct,
-    Effect, Extended, Fence, Fencing, Found, Gate, Grantee, Instant, Inventory, Lease, Line,
-    Loaded, Lock, Look, Millis, Mode, Node as Engine, QuarantineReason, Queued, Refusal, Released,
-    Saved, Stated, Statement, Stop, Ticket, Token, Turn, Turning, UnixTime, Waiter,
+    Effect, Electorates, Extended, Fence, Fencing, Found, Gate, Grantee, Instant, Inventory, Lease,
+    Line, Loaded, Lock, Look, Millis, Mode, Node as Engine, QuarantineReason, Queued, Refusal,
+    Released, Saved, Stated, Statement, Stop, Ticket, Token, Turn, Turning, UnixTime, Waiter,
 };
 use lockmod::wire::fact::{self, Restated, restate};
 use lockmod::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
@@ -172,6 +172,20 @@ impl Node {
         defect: Defect,
     ) -> Node {
         let none = Clocks { now: Instant::default(), wall: UnixTime::default() };
+        let nothing = Saved {
+            port: PORT,
+            ceilings: Ceilings::NONE,
+            at: none,
+            boot: 0,
+            dating: none,
+            foreign_until: none.now,
+            is_always_durable: false,
+            was_stepped: false,
+            was_replica: false,
+            nothing_counts_until: Instant::default(),
+            longest: Millis::ZERO,
+            stop: None,
+        };
         // The servers of a group agree on the time of day.
         let ahead = if member.replicas > 0 { Millis::round_down(clock.now()).get() } else { 0 };
         let mut node = Node {
@@ -190,20 +204,7 @@ impl Node {
             locks: BTreeMap::new(),
             callers: Callers::new(offer),
             alarm_at: None,
-            statement: Statement::new(Saved {
-                port: PORT,
-                ceilings: Ceilings::NONE,
-                at: none,
-                boot: 0,
-                dating: none,
-                foreign_until: none.now,
-                is_always_durable: false,
-                was_stepped: false,
-                was_replica: false,
-                nothing_counts_until: Instant::default(),
-                longest: Millis::ZERO,
-                stop: None,
-            }),
+            statement: Statement::new(nothing, Electorates::default()),
             disk: Disk::default(),
             repaired: 0,
             provisional: 0,
@@ -495,13 +496,19 @@ impl Node {
     fn found(&self) -> Found {
         match &self.disk.state {
             None => Found::Missing,
-            Some(bytes) => decode_state(bytes).map_or(Found::Damaged, |mut saved| {
+            Some(bytes) => decode_state(bytes).map_or(Found::Damaged, |(mut saved, _)| {
                 if self.defect == Defect::NoFenceCeiling {
                     saved.ceilings.fence = Fence::ZERO;
                 }
                 Found::Present(saved)
             }),
         }
+    }
+
+    /// The electorates in the state file.
+    pub(crate) fn electorates(&self) -> Electorates {
+        let saved = self.disk.state.as_ref().and_then(|bytes| decode_state(bytes).ok());
+        saved.map(|(_, electorates)| electorates).unwrap_or_default()
     }
 
     /// Starts the engine once the data set has been read.
@@ -526,7 +533,7 @@ impl Node {
         if self.defect != Defect::DatesByTheWallClock {
             self.locks.values_mut().for_each(|lock| begun.recovery.redate(lock, clocks.now));
         }
-        self.statement = Statement::new(begun.saved);
+        self.statement = Statement::new(begun.saved, self.electorates());
         self.change_state(Change::Begun).expect("the disk works at a start");
         self.quarantines += u64::from(begun.recovery.quarantine.is_some());
     }
@@ -539,14 +546,14 @@ impl Node {
         if self.disk.is_full {
             return Err(Refusal::StateFile { cause: "no space left on device".into() });
         }
-        self.disk.state = Some(encode_state(&draft.saved));
+        self.disk.state = Some(encode_state(&draft.saved, &draft.electorates));
         self.statement.written(draft);
         Ok(())
     }
 
     /// Applies a change to the state file.
     pub(crate) fn change_state(&mut self, change: Change) -> Result<(), Refusal> {
-        self.statement.change(change);
+        self.statement.change(change.clone());
         let written = self.write_state();
         self.engine.changed(change, self.statement.allowed(), written.is_ok());
         written

@@ -152,6 +152,8 @@ pub struct NodeAccount {
     /// In how many of its own slots of a Cluster it grants nothing, because it asks another master
     /// or waits; zero outside of a Cluster.
     pub unsettled: usize,
+    /// How many electorates it knows: more than one while the masters that have a vote change.
+    pub electorates: usize,
 }
 
 impl Node {
@@ -220,6 +222,7 @@ impl Node {
             fence_jumps: self.promises().jumped(),
             quarantine_left: self.least_left(now, settings),
             unsettled: self.unsettled(now, settings),
+            electorates: self.electorates().known.len(),
         }
     }
 }

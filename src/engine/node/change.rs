@@ -1,10 +1,10 @@
 //! A change to the contents of the state file, other than to the ceilings.
 
-use super::{Ceilings, Node, Saved, Stopped};
+use super::{Ceilings, Electorates, Node, Saved, Stopped};
 use crate::engine::{Clocks, Instant, Millis};
 
 /// What the state file must record. Until it is written, the node may not use any ceilings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Change {
     /// The node has begun; the file does not mention this start yet.
@@ -35,6 +35,8 @@ pub enum Change {
     Demoted,
     /// The longest lease that may stand in the node's group.
     Longest(Millis),
+    /// The electorates that the node knows.
+    Electorates(Electorates),
     /// Writes are no longer always on disk before their reply.
     NotAlwaysDurable,
     /// The wall clock was stepped; leases are dated by these clocks from now on.
@@ -50,7 +52,7 @@ pub enum Change {
 
 impl Change {
     /// Whether a start after a crash no longer relies on the append-only file alone.
-    const fn relies_less(self) -> bool {
+    const fn relies_less(&self) -> bool {
         match self {
             Change::NotAlwaysDurable | Change::Waits { .. } => true,
             Change::Promoted { until, .. } => until.is_some(),
@@ -59,6 +61,7 @@ impl Change {
             | Change::LeasesRemoved { .. }
             | Change::Demoted
             | Change::Longest(_)
+            | Change::Electorates(_)
             | Change::DatedBy(_)
             | Change::Stopped { .. } => false,
         }
@@ -84,6 +87,8 @@ impl Change {
             }
             Change::Demoted => saved.was_replica = true,
             Change::Longest(longest) => saved.longest = longest,
+            // The statement has these itself.
+            Change::Electorates(_) => {}
             Change::NotAlwaysDurable => {}
             Change::DatedBy(clocks) => {
                 saved.was_stepped = true;
@@ -102,9 +107,9 @@ impl Node {
     /// to `allowed` may be used from now on: none while the file lacks the change.
     pub fn changed(&mut self, change: Change, allowed: Ceilings, is_said: bool) {
         self.promises.keep(allowed);
+        self.is_always_durable &= !(is_said && change.relies_less());
         if let (Change::DatedBy(clocks), true) = (change, is_said) {
             self.dating = clocks;
         }
-        self.is_always_durable &= !(is_said && change.relies_less());
     }
 }

@@ -1,8 +1,8 @@
 //! Whether most masters of the Cluster confirm which slots are this node's.
 //!
 //! A server's own belief proves nothing: while it is cut off from the others, its slots may go to
-//! another master. So a master decides in a slot only while most of the masters that have slots,
-//! itself included, have confirmed not long ago that it is its own. Two masters can have such
+//! another master. So a master decides in a slot only while most of the masters that have a vote
+//! (`electorate.rs`) have confirmed not long ago that it is its own. Two masters can have such
 //! majorities for one slot within a short time only, because the two share a master, which confirms
 //! what it believes at that moment. And one that could not reach the others decides again without a
 //! wait only if a majority has believed all the time that the slot is its own.
@@ -11,6 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::authority::with_drift;
+use super::electorate::{Electorates, MasterName, Succession};
 use super::shares::{SLOTS, Shares, SlotRuns};
 use super::slot_set::{SlotSet, all};
 use super::{BEAT, SUPPORT};
@@ -25,10 +27,12 @@ const COUNTS: Millis = Millis::new(SUPPORT.get() / 2 - CONFIRM_DELAY.get());
 const ASK_EVERY: Millis = Millis::new(BEAT.get() / 2);
 const HURRY: Millis = Millis::new(BEAT.get() / 10);
 
-/// What another master with slots has confirmed.
+/// What another master has confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Voter {
-    name: Vec<u8>,
+    name: MasterName,
+    /// What tells the electorates that it knew when it last answered.
+    digest: Option<u64>,
     /// When the last question was asked that it has answered.
     asked: Option<Instant>,
     /// Since when it has confirmed this node's slots without a break, but for the unsteady ones.
@@ -39,16 +43,29 @@ struct Voter {
     /// Of those, slots that it confirmed before: when that question was asked. What it has
     /// confirmed it cannot take back.
     last: BTreeMap<u16, Instant>,
-    /// It has slots.
+    /// It has a vote in an electorate that may count.
     has_vote: bool,
 }
 
+/// Of one electorate: the others that have a vote, by their places, and how many of them make a
+/// majority, with this node if it has a vote too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Panel {
+    others: Vec<usize>,
+    needed: usize,
+}
+
 /// What the others have confirmed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Confirmations {
+    succession: Succession,
     voters: Vec<Voter>,
+    /// One for each electorate that the node knows.
+    panels: Vec<Panel>,
     own: SlotSet,
     asked_at: Option<Instant>,
+    /// Since when too few answer, and whether the log names those that do not.
+    silence: Option<(Instant, bool)>,
     /// Up to when no other master can have decided in the settled slots; `None` before the first
     /// majority.
     covered_until: Option<Instant>,
@@ -62,6 +79,7 @@ impl Voter {
     fn new(name: &[u8], own: &SlotSet) -> Voter {
         Voter {
             name: name.to_vec(),
+            digest: None,
             asked: None,
             steady_since: Instant::default(),
             unsteady: BTreeMap::new(),
@@ -87,57 +105,186 @@ impl Voter {
         self.asked.filter(|_| !self.lacks.has(slot)).map(|at| at.after(COUNTS))
     }
 
+    fn confirms(&self, slot: u16, now: Instant) -> bool {
+        self.until(slot).is_some_and(|until| now <= until)
+    }
+
     fn steady_since(&self, slot: u16) -> Instant {
-        self.unsteady.get(&slot).copied().unwrap_or(self.steady_since)
+        self.unsteady.get(&slot).copied().unwrap_or_default().max(self.steady_since)
     }
 }
 
 impl Confirmations {
-    /// Notes which masters there are, and which slots are the node's own. A master without slots
-    /// has no vote, but what it has confirmed counts once it gets one.
+    /// Of a master that knows these electorates.
+    pub(super) fn new(electorates: Electorates) -> Confirmations {
+        // Longer than any answer counts.
+        let delay = with_drift(COUNTS.saturating_add(CONFIRM_DELAY));
+        Confirmations {
+            succession: Succession::new(electorates, delay),
+            voters: Vec::new(),
+            panels: Vec::new(),
+            own: SlotSet::default(),
+            asked_at: None,
+            silence: None,
+            covered_until: None,
+            uncovered: BTreeMap::new(),
+            ended: BTreeMap::new(),
+        }
+    }
+
+    pub(super) const fn succession(&mut self) -> &mut Succession {
+        &mut self.succession
+    }
+
+    pub(super) fn electorates(&self) -> &Electorates {
+        self.succession.electorates()
+    }
+
+    /// Whether another electorate may take the place of the present one.
+    pub(super) fn is_changing(&self) -> bool {
+        self.panels.len() > 1
+    }
+
+    /// Notes which masters there are, and which slots are the node's own. What a master without a
+    /// vote has confirmed counts once it gets one.
     pub(super) fn look(&mut self, shares: &Shares, now: Instant) {
         let own = SlotSet::of(&shares.own);
         let lost = self.own.without(&own).into_iter();
         let ends: Vec<_> = lost.map(|slot| (slot, now.after(self.left(slot, now)))).collect();
         self.ended.extend(ends);
         let gained = own.without(&self.own);
-        let with_slots = || shares.others.iter().map(|(name, _)| name);
-        let all = || with_slots().chain(&shares.idle);
-        self.voters.retain(|voter| all().any(|name| *name == voter.name));
-        for name in all() {
-            if !self.voters.iter().any(|voter| voter.name == *name) {
-                self.voters.push(Voter::new(name, &self.own));
-            }
-        }
         for voter in &mut self.voters {
-            voter.has_vote = with_slots().any(|name| *name == voter.name);
             gained.iter().for_each(|slot| voter.lacks.insert(*slot));
         }
         self.ended.retain(|slot, _| !own.has(*slot));
         self.own = own;
+        self.succession.look(&shares.name, (shares.with_slots(), shares.all_others()), now);
+        self.meet(&shares.other_masters(), now);
     }
 
-    /// How many others must confirm a slot.
-    fn needed(&self) -> usize {
-        self.votes().count().div_ceil(2)
+    /// Notes these other masters, and those that have a vote. One that is gone keeps its place.
+    fn meet(&mut self, masters: &BTreeSet<MasterName>, now: Instant) {
+        let with_vote = self.succession.voters();
+        for name in masters.union(&with_vote) {
+            if !self.voters.iter().any(|voter| voter.name == *name) {
+                self.voters.push(Voter::new(name, &self.own));
+            }
+        }
+        let place = |name: &MasterName| self.voters.iter().position(|voter| voter.name == *name);
+        let panels = self.succession.majorities().into_iter();
+        let panels = panels.map(|(others, needed)| Panel {
+            others: others.into_iter().filter_map(|name| place(&name)).collect(),
+            needed,
+        });
+        self.turn_over(panels.collect(), now);
+        for voter in &mut self.voters {
+            voter.has_vote = with_vote.contains(&voter.name);
+        }
+    }
+
+    /// These majorities count from now on. What the new ones have confirmed without a break counts
+    /// only from when the former ones had, too.
+    fn turn_over(&mut self, panels: Vec<Panel>, now: Instant) {
+        let former = std::mem::replace(&mut self.panels, panels);
+        if !former.is_empty() && former.iter().all(|panel| self.panels.contains(panel)) {
+            return;
+        }
+        let panels = std::mem::replace(&mut self.panels, former);
+        let counting = |voter: &&Voter| voter.counts(now);
+        let since = self.most_since(counting, |voter| voter.steady_since).unwrap_or(now);
+        let odd = self.odd(&self.own).into_iter();
+        let odd = odd.map(|slot| (slot, self.steady_since(slot, now).unwrap_or(now)));
+        let odd: Vec<_> = odd.collect();
+        for voter in &mut self.voters {
+            voter.steady_since = voter.steady_since.max(since);
+            for (slot, since) in &odd {
+                let known = voter.unsteady.entry(*slot).or_default();
+                *known = (*known).max(*since);
+            }
+        }
+        self.panels = panels;
     }
 
     fn votes(&self) -> impl Iterator<Item = &Voter> {
         self.voters.iter().filter(|voter| voter.has_vote)
     }
 
-    /// The question that is due: since when it asks for breaks. That is when most others were last
+    /// Whether the node is the only one with a vote.
+    fn is_alone(&self) -> bool {
+        !self.panels.is_empty() && self.panels.iter().all(|panel| panel.needed == 0)
+    }
+
+    /// Whether these are most, in each electorate.
+    fn are_most(&self, are: impl Fn(&Voter) -> bool) -> bool {
+        let is_most = |panel: &Panel| {
+            let others = panel.others.iter().filter(|place| are(&self.voters[**place]));
+            others.count() >= panel.needed
+        };
+        !self.panels.is_empty() && self.panels.iter().all(is_most)
+    }
+
+    /// Up to when this is so for most, in each electorate, if it is for each up to such an instant.
+    fn most_until(&self, until: impl Fn(&Voter) -> Option<Instant>) -> Option<Instant> {
+        let of_panel = |panel: &Panel| {
+            let others = panel.others.iter().filter_map(|place| until(&self.voters[*place]));
+            largest(others, panel.needed)
+        };
+        let ends = self.panels.iter().filter(|panel| panel.needed > 0).map(of_panel);
+        ends.min().flatten()
+    }
+
+    /// Since when this is so for most of those that count, in each electorate.
+    fn most_since(
+        &self,
+        counts: impl Fn(&&Voter) -> bool,
+        since: impl Fn(&Voter) -> Instant,
+    ) -> Option<Instant> {
+        let of_panel = |panel: &Panel| {
+            let others = panel.others.iter().map(|place| &self.voters[*place]);
+            smallest(others.filter(&counts).map(&since), panel.needed)
+        };
+        let starts = self.panels.iter().filter(|panel| panel.needed > 0).map(of_panel);
+        // One that lacks a majority is the least.
+        let starts: Option<Vec<Instant>> = starts.collect();
+        starts.and_then(|starts| starts.into_iter().max())
+    }
+
+    /// The question that is due: since when it asks for breaks, and what it tells of electorates,
+    /// if somebody with a vote may not know that. The breaks are those since most others were last
     /// asked, of those that have answered.
-    pub(super) fn ask(&mut self, is_hurried: bool, now: Instant) -> Option<Instant> {
+    pub(super) fn ask(
+        &mut self,
+        is_hurried: bool,
+        now: Instant,
+    ) -> Option<(Instant, u64, Option<Electorates>)> {
         let pause = if is_hurried { HURRY } else { ASK_EVERY };
         let is_due = self.asked_at.is_none_or(|at| at.after(pause) <= now);
-        let needed = self.needed();
-        if needed == 0 || self.own.len() == 0 || !is_due {
+        if self.voters.is_empty() || self.own.len() == 0 || !is_due {
             return None;
         }
         self.asked_at = Some(now);
-        let asked = largest(self.votes().filter_map(|voter| voter.asked), needed);
-        Some(asked.unwrap_or(now))
+        let digest = self.electorates().digest();
+        let is_unknown = self.votes().any(|voter| voter.digest != Some(digest));
+        let told = is_unknown.then(|| self.electorates().clone());
+        let asked = self.most_until(|voter| voter.asked);
+        Some((asked.unwrap_or(now), digest, told))
+    }
+
+    /// Takes the electorates that another master knows, as in [`Succession::hear`]. Returns
+    /// whether it knows any.
+    pub(super) fn hear(
+        &mut self,
+        name: &[u8],
+        (told, digest): (Option<&Electorates>, u64),
+        now: Instant,
+    ) -> bool {
+        let knows_any = self.succession.hear(name, (told, digest), now);
+        self.meet(&BTreeSet::new(), now);
+        let voter = self.voters.iter_mut().find(|voter| voter.name == name);
+        if let Some(voter) = voter {
+            voter.digest = Some(digest);
+        }
+        knows_any
     }
 
     /// Takes another master's answer to the question from `at`: what it confirms, and what it has
@@ -170,38 +317,48 @@ impl Confirmations {
         lacks.into_iter().for_each(|slot| voter.lacks.insert(slot));
     }
 
-    /// The others with slots whose confirmation of this slot counts.
-    fn confirming(&self, slot: u16, now: Instant) -> impl Iterator<Item = &Voter> {
-        self.votes().filter(move |voter| voter.until(slot).is_some_and(|until| now <= until))
-    }
-
     /// Whether most masters have answered not long ago, whatever they confirm.
     pub(super) fn reach_most(&self, now: Instant) -> bool {
-        self.votes().filter(|voter| voter.counts(now)).count() >= self.needed()
+        self.are_most(|voter| voter.counts(now))
+    }
+
+    /// Those with a vote that do not answer, once, if they are too many for long.
+    pub(super) fn news_of_silent(&mut self, now: Instant) -> Vec<MasterName> {
+        if self.own.len() == 0 || self.reach_most(now) {
+            self.silence = None;
+            return Vec::new();
+        }
+        let (since, is_told) = self.silence.get_or_insert((now, false));
+        if *is_told || now < since.after(SUPPORT) {
+            return Vec::new();
+        }
+        *is_told = true;
+        let matters = |voter: &&Voter| voter.has_vote || self.panels.is_empty();
+        let silent = self.voters.iter().filter(matters).filter(|voter| !voter.counts(now));
+        silent.map(|voter| voter.name.clone()).collect()
     }
 
     /// Whether most masters confirm that this slot is the node's own.
     pub(super) fn holds(&self, slot: u16, now: Instant) -> bool {
-        self.confirming(slot, now).count() >= self.needed()
+        self.are_most(|voter| voter.confirms(slot, now))
     }
 
     /// Up to when the last confirmations of this slot by most masters count.
     fn counts_until(&self, slot: u16) -> Option<Instant> {
-        largest(self.votes().filter_map(|voter| voter.counts_until(slot)), self.needed())
+        self.most_until(|voter| voter.counts_until(slot))
     }
 
     /// Since when most masters have confirmed this slot without a break, if they do.
     pub(super) fn steady_since(&self, slot: u16, now: Instant) -> Option<Instant> {
-        let needed = self.needed();
-        if needed == 0 {
+        if self.is_alone() {
             return Some(Instant::default());
         }
-        smallest(self.confirming(slot, now).map(|voter| voter.steady_since(slot)), needed)
+        self.most_since(|voter| voter.confirms(slot, now), |voter| voter.steady_since(slot))
     }
 
     /// For how long the node may still decide in this slot, or might have if it had not lost it.
     pub(super) fn left(&self, slot: u16, now: Instant) -> Millis {
-        if self.needed() == 0 {
+        if self.is_alone() {
             return COUNTS;
         }
         let until = self.ended.get(&slot).copied().or_else(|| self.counts_until(slot));
@@ -211,19 +368,16 @@ impl Confirmations {
     /// Compares what has been confirmed with what was before, just after that has changed. Returns
     /// those of these slots, in which the node decides, that another master may have had meanwhile.
     pub(super) fn advance(&mut self, decided: &SlotSet, now: Instant) -> Vec<u16> {
-        let needed = self.needed();
-        if needed == 0 {
+        if self.panels.is_empty() || self.is_alone() {
             self.covered_until = None;
             self.uncovered.clear();
             return Vec::new();
         }
         let before = self.covered_until;
         let counts = |voter: &&Voter| voter.counts(now);
-        let until = largest(
-            self.votes().filter(counts).filter_map(|voter| voter.asked).map(|at| at.after(COUNTS)),
-            needed,
-        );
-        let since = smallest(self.votes().filter(counts).map(|voter| voter.steady_since), needed);
+        let until = |voter: &Voter| voter.asked.filter(|_| voter.counts(now));
+        let until = self.most_until(until).map(|at| at.after(COUNTS));
+        let since = self.most_since(counts, |voter| voter.steady_since);
         let mut broken = BTreeSet::new();
         if let (Some(until), Some(since)) = (until, since) {
             if before.is_some_and(|before| before < since) {
@@ -256,6 +410,8 @@ impl Confirmations {
     /// As if all others had confirmed all slots all the time.
     #[cfg(test)]
     pub(super) fn all_confirm(&mut self, now: Instant) {
+        self.succession.agree();
+        self.meet(&BTreeSet::new(), now);
         for voter in &mut self.voters {
             (voter.asked, voter.lacks) = (Some(now), SlotSet::default());
         }
@@ -299,6 +455,7 @@ fn smallest(instants: impl Iterator<Item = Instant>, count: usize) -> Option<Ins
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Electorate;
 
     fn at(millis: u64) -> Instant {
         Instant::from_millis(millis)
@@ -308,14 +465,19 @@ mod tests {
     fn shares(others: &[&[u8]]) -> Shares {
         let others =
             others.iter().zip(10..).map(|(name, slot)| (name.to_vec(), vec![(slot, slot)]));
-        Shares { own: vec![(0, 4)], others: others.collect(), ..Shares::default() }
+        let (name, own) = (b"aa".to_vec(), vec![(0, 4)]);
+        Shares { name, own, others: others.collect(), ..Shares::default() }
     }
 
     const ALL: [&[u8]; 4] = [b"bb", b"cc", b"dd", b"ee"];
 
     /// With so many others, none of which has confirmed anything.
     fn with_others(count: usize) -> Confirmations {
-        let mut told = Confirmations::default();
+        let mut members: BTreeSet<MasterName> =
+            ALL[..count].iter().map(|name| name.to_vec()).collect();
+        members.insert(b"aa".to_vec());
+        let known = [Electorate { number: 0, members }].into();
+        let mut told = Confirmations::new(Electorates { known, ..Electorates::default() });
         told.look(&shares(&ALL[..count]), at(0));
         told
     }
@@ -361,14 +523,38 @@ mod tests {
     }
 
     #[test]
-    fn a_master_without_slots_has_no_vote_but_a_memory() {
+    fn a_master_without_a_vote_has_a_memory() {
         let mut told = with_others(1);
-        let idle = |name: &[u8]| Shares { idle: vec![name.to_vec()], ..shares(&[b"bb"]) };
-        told.look(&idle(b"cc"), at(0));
-        told.told(b"cc", 100, vec![(0, 4)], Vec::new());
-        assert!(!told.holds(0, at(110)));
         told.look(&shares(&[b"bb", b"cc"]), at(0));
+        told.told(b"cc", 100, vec![(0, 4)], Vec::new());
+        assert!(!told.holds(0, at(110)), "it has no vote yet");
+        let members = [b"aa", b"bb", b"cc"].map(|name| name.to_vec()).into();
+        let known = [Electorate { number: 1, members }].into();
+        let next = Electorates { known, ..Electorates::default() };
+        told.hear(b"cc", (Some(&next), next.digest()), at(110));
         assert!(told.holds(0, at(110)));
+    }
+
+    /// What the new ones have confirmed alone does not prove that nobody decided meanwhile.
+    #[test]
+    fn a_wait_counts_from_when_the_former_masters_had_confirmed_the_slot_too() {
+        let mut told = with_others(2);
+        for name in [b"dd", b"ee"] {
+            told.look(&shares(&[b"bb", b"cc", b"dd", b"ee"]), at(0));
+            told.told(name, 100, vec![(0, 4)], Vec::new());
+        }
+        told.told(b"bb", 4_000, vec![(0, 2)], Vec::new());
+        let members = [b"aa", b"dd", b"ee"].map(|name| name.to_vec()).into();
+        let known = [Electorate { number: 1, members }].into();
+        let next = Electorates { known, ..Electorates::default() };
+        let mut asks = |at_ms: u64| {
+            for name in [b"dd", b"ee"] {
+                told.told(name, at_ms, vec![(0, 4)], Vec::new());
+            }
+            told.hear(b"dd", (Some(&next), next.digest()), at(at_ms + 20));
+            [2, 3].map(|slot| told.steady_since(slot, at(at_ms + 30)))
+        };
+        assert_eq!(asks(5_000), [Some(at(4_010)), Some(at(5_020))]);
     }
 
     #[test]
@@ -430,11 +616,14 @@ mod tests {
     fn it_asks_twice_a_second_and_in_a_hurry_ten_times() {
         let mut told = with_others(1);
         assert_eq!(with_others(0).ask(true, at(0)), None, "there is nobody to ask");
-        assert_eq!(told.ask(false, at(1_000)), Some(at(1_000)));
-        assert_eq!(told.ask(false, at(1_499)), None);
-        assert_eq!(told.ask(true, at(1_100)), Some(at(1_100)));
+        let ask = |told: &mut Confirmations, is_hurried, now| {
+            told.ask(is_hurried, at(now)).map(|(since, ..)| since)
+        };
+        assert_eq!(ask(&mut told, false, 1_000), Some(at(1_000)));
+        assert_eq!(ask(&mut told, false, 1_499), None);
+        assert_eq!(ask(&mut told, true, 1_100), Some(at(1_100)));
         told.told(b"bb", 1_100, vec![(0, 4)], Vec::new());
-        assert_eq!(told.ask(false, at(1_600)), Some(at(1_100)), "breaks since then matter");
+        assert_eq!(ask(&mut told, false, 1_600), Some(at(1_100)), "breaks since then matter");
         told.told(b"bb", 1_000, Vec::new(), Vec::new());
         assert!(told.holds(0, at(1_700)), "an old answer");
     }

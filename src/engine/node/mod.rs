@@ -12,6 +12,7 @@ mod change;
 mod company;
 mod confirmations;
 mod direct;
+mod electorate;
 mod epoch;
 mod facts;
 mod hang;
@@ -45,6 +46,7 @@ pub use authority::{Attached, Authority, BEAT, Heartbeat, Mandate, Pledge, SUPPO
 pub use availability::Availability;
 pub use change::Change;
 pub use direct::{Direct, Grantee};
+pub use electorate::{Electorate, Electorates, MasterName, Succession};
 pub use facts::{Decided, Stated};
 pub use inventory::{Census, Inventory};
 pub use line::{CallId, ConnectionId, Left, Line, Queued, Turn, Waiter, WaiterLimit};
@@ -55,8 +57,8 @@ pub use recovery::{Found, Loaded, Recovery, Saved, Stopped, promote, recover, st
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use serving::{Effect, Gate, Look, NextCalls, Parting, Turning};
 pub use shares::{
-    Confirmation, Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns,
-    question_number,
+    ConfirmQuestion, Confirmation, Footing, MoveAtOnce, Passage, Question, SLOTS, Shares,
+    SlotAnswer, SlotRuns, question_number,
 };
 pub use slots::{Came, Slots};
 pub use start::{Begun, Caution, Warning};

@@ -1,5 +1,8 @@
 //! Which master of a Cluster has which slots, and what the masters report and ask about them.
 
+use std::collections::BTreeSet;
+
+use super::electorate::{Electorates, MasterName};
 use super::slot_set::SlotSet;
 use crate::engine::{Fence, Instant, Millis};
 
@@ -12,6 +15,8 @@ pub type SlotRuns = Vec<(u16, u16)>;
 /// Which master has which slots, as a node of a Cluster sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
+    /// Its name.
+    pub name: MasterName,
     /// Its own.
     pub own: SlotRuns,
     /// At the first look after a start: whether it had none when it was loaded.
@@ -22,7 +27,9 @@ pub struct Shares {
     /// Those of other masters, by name.
     pub others: Vec<(Vec<u8>, SlotRuns)>,
     /// The other masters, without slots.
-    pub idle: Vec<Vec<u8>>,
+    pub idle: Vec<MasterName>,
+    /// The other nodes that are no masters.
+    pub replicas: Vec<MasterName>,
     /// Whether the server holds back writes: it hands a slot over at once, or was told to.
     pub holds_back: bool,
     /// Those on their way to it, and the masters that they come from.
@@ -32,6 +39,23 @@ pub struct Shares {
 }
 
 impl Shares {
+    /// All masters that have slots.
+    pub(super) fn with_slots(&self) -> BTreeSet<MasterName> {
+        let itself = (!self.own.is_empty()).then_some(&self.name);
+        itself.into_iter().chain(self.others.iter().map(|(name, _)| name)).cloned().collect()
+    }
+
+    /// The other masters.
+    pub(super) fn other_masters(&self) -> BTreeSet<MasterName> {
+        let with_slots = self.others.iter().map(|(name, _)| name);
+        with_slots.chain(&self.idle).cloned().collect()
+    }
+
+    /// All other nodes.
+    pub(super) fn all_others(&self) -> BTreeSet<MasterName> {
+        self.other_masters().into_iter().chain(self.replicas.iter().cloned()).collect()
+    }
+
     /// The node's own slots that it did not have earlier.
     pub fn own_since(&self, earlier: &SlotRuns) -> Vec<u16> {
         let [own, earlier] = [&self.own, earlier].map(SlotSet::of);
@@ -51,7 +75,21 @@ pub struct Footing {
     pub longest: Millis,
 }
 
-/// An answer to the question whether slots are the asker's: see [`Node::confirm`](super::Node).
+/// The question whether slots are the asker's: see
+/// [`Node::confirm_question`](super::Node::confirm_question).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfirmQuestion {
+    /// Its number.
+    pub number: u64,
+    /// The number of an earlier question: what was lost since then is to be told.
+    pub since: u64,
+    /// What tells the electorates that the asker knows from others.
+    pub digest: u64,
+    /// These electorates, if a receiver may not know them.
+    pub electorates: Option<Electorates>,
+}
+
+/// An answer to a [`ConfirmQuestion`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confirmation {
     /// The number of the question.
@@ -63,6 +101,10 @@ pub struct Confirmation {
     /// Slots that the asker has lost since then, as the sender's server believed; some may be its
     /// own again.
     pub lost: SlotRuns,
+    /// What tells the electorates that the sender knows from others.
+    pub digest: u64,
+    /// These electorates, if they are not the asker's.
+    pub electorates: Option<Electorates>,
 }
 
 /// An answer to a [`Question`].

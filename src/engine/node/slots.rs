@@ -15,12 +15,13 @@ use std::collections::BTreeSet;
 
 use super::company::{Company, Readiness};
 use super::confirmations::{CONFIRM_DELAY, Confirmations};
+use super::electorate::Electorates;
 use super::epoch::Epoch;
 use super::pauses::Pauses;
 use super::recovery::{has_jumped, jump};
 use super::shares::{
-    Confirmation, Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns,
-    question_number,
+    ConfirmQuestion, Confirmation, Footing, MoveAtOnce, Passage, Question, SLOTS, Shares,
+    SlotAnswer, SlotRuns, question_number,
 };
 use super::slot_move::Coming;
 use super::slot_set::{all, runs};
@@ -30,7 +31,7 @@ use super::{BEAT, Caution, Change, Node, SUPPORT, Stop};
 use crate::engine::{Clocks, Instant, Millis, QuarantineReason, Refusal};
 
 /// The outcome for a slot that has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Came {
     /// The other master must answer first: see [`Node::questions`].
     Asks,
@@ -69,12 +70,12 @@ pub struct Slots {
 }
 
 impl Slots {
-    fn new(boot: u64, was_promoted: bool) -> Slots {
+    fn new(boot: u64, was_promoted: bool, electorates: Electorates) -> Slots {
         Slots {
             boot,
             table: SlotTable::new(),
             company: Company::new(was_promoted),
-            confirmations: Confirmations::default(),
+            confirmations: Confirmations::new(electorates),
             witness: Witness::default(),
             epoch: Epoch::default(),
             pauses: Pauses::default(),
@@ -116,7 +117,9 @@ impl Slots {
     /// Takes a master's confirmation.
     fn confirmed(&mut self, name: &[u8], told: &Confirmation, now: Instant) {
         let [at, since] = [told.number, told.since].map(|number| self.asked_at(number, now));
-        if let (Some(at), Some(since)) = (at, since) {
+        let (Some(at), Some(since)) = (at, since) else { return };
+        let electorates = (told.electorates.as_ref(), told.digest);
+        if self.confirmations.hear(name, electorates, now) {
             self.confirmations.confirmed(name, (at, since), (&told.slots, &told.lost), now);
             self.compare(now);
         }
@@ -153,7 +156,9 @@ impl Slots {
     /// Whether one of its slots is not confirmed, and may be soon.
     fn is_hurried(&self, now: Instant) -> bool {
         let is_confirmed = |slot: u16| self.confirmations.holds(slot, now);
-        !self.confirmations.reach_most(now) || !self.table.unsettled().into_iter().all(is_confirmed)
+        self.confirmations.is_changing()
+            || !self.confirmations.reach_most(now)
+            || !self.table.unsettled().into_iter().all(is_confirmed)
     }
 
     /// These slots by whether this node may still decide there, or might: those where it may not,
@@ -197,9 +202,21 @@ impl Slots {
 impl Node {
     /// Notes that the node is in a Cluster, and has not looked at its slots since its start or
     /// promotion. The number of a question contains the boot, so that no answer to a question of an
-    /// earlier one counts: its clock may have been ahead.
-    pub fn join_cluster(&mut self, boot: u64, was_promoted: bool) {
-        self.slots = Some(Box::new(Slots::new(boot, was_promoted)));
+    /// earlier one counts: its clock may have been ahead. `electorates`: those that it knew before.
+    pub fn join_cluster(&mut self, boot: u64, was_promoted: bool, electorates: Electorates) {
+        self.slots = Some(Box::new(Slots::new(boot, was_promoted, electorates)));
+    }
+
+    /// The electorates that the node knows.
+    pub fn electorates(&self) -> Electorates {
+        let slots = self.slots.as_ref();
+        slots.map(|slots| slots.confirmations.electorates().clone()).unwrap_or_default()
+    }
+
+    /// What the state file must have of electorates before another message is sent.
+    pub fn news_of_electorates(&mut self) -> Option<Change> {
+        let news = self.slots.as_mut()?.confirmations.succession().news();
+        news.map(Change::Electorates)
     }
 
     /// Notes that the node cannot look at its slots, and so decides in all of them.
@@ -274,12 +291,13 @@ impl Node {
     }
 
     /// The question to all other masters, whether they confirm which slots are this node's, if it
-    /// is due: its number, and that of the question since which breaks matter.
-    pub fn confirm_question(&mut self, now: Instant) -> Option<(u64, u64)> {
+    /// is due.
+    pub fn confirm_question(&mut self, now: Instant) -> Option<ConfirmQuestion> {
         let is_hurried = self.slots.as_ref().is_some_and(|slots| slots.is_hurried(now));
         let slots = self.slots.as_mut()?;
-        let since = slots.confirmations.ask(is_hurried, now)?;
-        Some([now, since].map(|at| question_number(slots.boot, at)).into())
+        let (since, digest, electorates) = slots.confirmations.ask(is_hurried, now)?;
+        let [number, since] = [now, since].map(|at| question_number(slots.boot, at));
+        Some(ConfirmQuestion { number, since, digest, electorates })
     }
 
     /// Whether the last look is recent enough to [confirm](Node::confirm) by it.
@@ -289,10 +307,23 @@ impl Node {
     }
 
     /// Answers another master's question for confirmation, just after the node has looked at its
-    /// own slots; `None` if it has not yet since its start.
-    pub fn confirm(&mut self, name: &[u8], number: u64, since: u64) -> Option<Confirmation> {
-        let slots = self.slots.as_mut()?;
-        slots.table.looked_at().map(|_| slots.witness.confirm(name, number, since))
+    /// own slots; `None` if it has not yet since its start. It is not to be sent before the state
+    /// file has the [news](Node::news_of_electorates).
+    pub fn confirm(
+        &mut self,
+        name: &[u8],
+        asked: &ConfirmQuestion,
+        now: Instant,
+    ) -> Option<Confirmation> {
+        let slots = self.slots.as_mut().filter(|slots| slots.table.looked_at().is_some())?;
+        slots.confirmations.hear(name, (asked.electorates.as_ref(), asked.digest), now);
+        slots.compare(now);
+        let ConfirmQuestion { number, since, .. } = *asked;
+        let (its, lost) = slots.witness.confirm(name, (number, since));
+        let known = slots.confirmations.electorates();
+        let digest = known.digest();
+        let electorates = (digest != asked.digest).then(|| known.clone());
+        Some(Confirmation { number, since, slots: its, lost, digest, electorates })
     }
 
     /// Takes another master's confirmation.
@@ -451,6 +482,12 @@ impl Node {
         (!silent.is_empty()).then(|| (silent, left(now, until)))
     }
 
+    /// The masters that have a vote and do not answer, if they are so many that the node has
+    /// decided nowhere for some seconds; once.
+    pub fn news_of_voters(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        self.slots.as_mut().map(|own| own.confirmations.news_of_silent(now)).unwrap_or_default()
+    }
+
     /// The report to send to the other masters now, if it is due.
     pub fn tell(&mut self, now: Instant, max_ttl: Millis) -> Option<Footing> {
         let footing = self.footing(now, max_ttl);
@@ -527,7 +564,7 @@ mod tests {
     /// It has heard the other master for long enough.
     fn joined() -> Node {
         let mut node = Node::new();
-        node.join_cluster(BOOT, false);
+        node.join_cluster(BOOT, false, Electorates::default());
         node.hear(b"bb", footing(0, 0), at(0));
         node.hear(b"bb", footing(0, 0), at(1_000));
         node
@@ -691,7 +728,7 @@ mod tests {
     fn a_promoted_master_decides_nothing_before_it_has_heard_most_of_the_others() {
         let shares = four();
         let mut node = Node::new();
-        node.join_cluster(BOOT, true);
+        node.join_cluster(BOOT, true, Electorates::default());
         let looks = |node: &mut Node, now| {
             node.sees(&shares, at(now));
             assert_eq!(decides(node, 5), come(node, 5, now) != Came::Asks);
@@ -708,10 +745,10 @@ mod tests {
         assert!(!looks(&mut node, 1_199), "what the other says of slots may be on its way");
         node.hear(b"cc", footing(5, 0), at(1_200));
         assert!(looks(&mut node, 1_200));
-        node.join_cluster(BOOT, false);
+        node.join_cluster(BOOT, false, Electorates::default());
         assert!(!looks(&mut node, 1_300), "it has started again");
         let alone = Shares { others: Vec::new(), ..shares.clone() };
-        node.join_cluster(BOOT, false);
+        node.join_cluster(BOOT, false, Electorates::default());
         node.sees(&alone, at(1_400));
         assert!(decides(&node, 5));
     }
@@ -736,7 +773,7 @@ mod tests {
         for silent in [b"dd", b"ee"] {
             let started = || {
                 let mut node = Node::new();
-                node.join_cluster(BOOT, false);
+                node.join_cluster(BOOT, false, Electorates::default());
                 node.sees(&idle, at(100));
                 for other in [b"bb", b"cc", b"dd", b"ee"].iter().filter(|other| **other != silent) {
                     node.hear(*other, footing(5, 0), at(200));
@@ -761,7 +798,7 @@ mod tests {
             assert!(node.promises().floor() > Fence::of_time(UnixTime::from_millis(WALL)));
             assert!(decides(&node, 6));
             let mut node = started();
-            node.join_cluster(BOOT, false);
+            node.join_cluster(BOOT, false, Electorates::default());
             node.sees(&Shares { own: Vec::new(), had_none: true, ..idle.clone() }, at(100));
             node.hear(b"bb", footing(5, 0), at(200));
             node.hear(b"cc", footing(5, 0), at(200));
@@ -795,7 +832,7 @@ mod tests {
         assert_eq!(count(&node, 2_200), 0, "it grants until the slot has left");
 
         let mut started = Node::new();
-        started.join_cluster(BOOT, false);
+        started.join_cluster(BOOT, false, Electorates::default());
         assert_eq!(count(&started, 0), 0, "it does not know its slots");
         let three = vec![(b"bb".to_vec(), vec![(10, 19)]), (b"cc".to_vec(), vec![(20, 29)])];
         started.see(&Shares { others: three.clone(), ..shares(&[]) }, at(0));
@@ -1243,7 +1280,7 @@ mod tests {
     #[test]
     fn a_master_that_has_met_nobody_yet_waits_to_hear_of_all() {
         let mut node = Node::new();
-        node.join_cluster(BOOT, false);
+        node.join_cluster(BOOT, false, Electorates::default());
         node.sees(&Shares { had_none: true, ..Shares::default() }, at(0));
         let alone = Shares { own: vec![(5, 5)], ..Shares::default() };
         node.sees(&alone, at(200));
@@ -1253,7 +1290,7 @@ mod tests {
         assert_eq!(come(&mut node, 5, over), Came::Asks, "it has just heard of another");
         assert!(matches!(come(&mut node, 5, over + 1), Came::Waits { .. }));
         let mut node = Node::new();
-        node.join_cluster(BOOT, false);
+        node.join_cluster(BOOT, false, Electorates::default());
         node.sees(&Shares { had_none: true, ..Shares::default() }, at(0));
         node.sees(&alone, at(200));
         assert_eq!(come(&mut node, 5, 2_201), Came::Decides(false), "there is no other");

@@ -5,7 +5,7 @@
 //! written stay wanted too. This file decides what to write and what a write allows; the owner of
 //! the state file writes it, one write at a time.
 
-use super::{Ceilings, Change, Saved};
+use super::{Ceilings, Change, Electorates, Saved};
 use crate::engine::{Clocks, Instant};
 
 /// The contents of one state file: wanted, and written.
@@ -13,6 +13,7 @@ use crate::engine::{Clocks, Instant};
 pub struct Statement {
     /// What the file must contain.
     wanted: Saved,
+    electorates: Electorates,
     /// How many changes there were, not counting those of the ceilings.
     changes: u64,
     /// How many of them are in the file.
@@ -24,18 +25,21 @@ pub struct Statement {
 }
 
 /// The next contents to write.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[must_use]
 pub struct Draft {
     /// The contents.
     pub saved: Saved,
+    /// The electorates that the node knows.
+    pub electorates: Electorates,
     changes: u64,
 }
 
 impl Statement {
-    /// A file that must contain `wanted`, and does not yet.
-    pub const fn new(wanted: Saved) -> Statement {
-        Statement { wanted, changes: 1, said: 0, written: None, allowed: Ceilings::NONE }
+    /// A file that must contain these, and does not yet.
+    pub const fn new(wanted: Saved, electorates: Electorates) -> Statement {
+        let (written, allowed) = (None, Ceilings::NONE);
+        Statement { wanted, electorates, changes: 1, said: 0, written, allowed }
     }
 
     /// The ceilings that may be used: none while the file lacks a change.
@@ -50,7 +54,10 @@ impl Statement {
 
     /// Changes what the file must contain. No ceilings may be used until that is written.
     pub fn change(&mut self, change: Change) {
-        change.apply(&mut self.wanted);
+        match change {
+            Change::Electorates(known) => self.electorates = known,
+            change => change.apply(&mut self.wanted),
+        }
         self.changes += 1;
     }
 
@@ -84,7 +91,8 @@ impl Statement {
         }
         // A step may not have been noticed yet: then earlier leases are dated by another clock.
         let was_stepped = self.wanted.was_stepped || at.are_stepped_since(self.wanted.dating);
-        Some(Draft { saved: Saved { at, was_stepped, ..self.wanted }, changes: self.changes })
+        let saved = Saved { at, was_stepped, ..self.wanted };
+        Some(Draft { saved, electorates: self.electorates.clone(), changes: self.changes })
     }
 
     /// Notes that `draft` is on the disk.
@@ -162,7 +170,8 @@ mod tests {
             };
             let mut promises = Promises::new(Fence::ZERO, None);
             let recovery = recover(found, loaded);
-            let statement = Statement::new(start(found, loaded, recovery, &promises));
+            let saved = start(found, loaded, recovery, &promises);
+            let statement = Statement::new(saved, Electorates::default());
             promises.recover(recovery);
             promises.keep(statement.allowed());
             let (issued, longest, counter) = (Fence::ZERO, Instant::default(), Fence::ZERO);

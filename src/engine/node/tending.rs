@@ -19,7 +19,7 @@ pub struct Replicas {
 }
 
 /// What the caller must do after a look at the replicas.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Tended {
     /// A change to record in the state file first.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::shares::{Confirmation, Shares, SlotRuns, is_of_one_boot};
+use super::shares::{Shares, SlotRuns, is_of_one_boot};
 use super::slot_set::{SlotSet, runs};
 
 /// What was seen of a master that has asked.
@@ -35,9 +35,13 @@ impl Witness {
         }
     }
 
-    /// Answers the question with this number, just after a look. `since`: the number of an earlier
-    /// question, after which breaks matter.
-    pub(super) fn confirm(&mut self, name: &[u8], number: u64, since: u64) -> Confirmation {
+    /// What this node confirms, and what has been lost, just after a look. `number`: that of the
+    /// question. `since`: the number of an earlier one, after which breaks matter.
+    pub(super) fn confirm(
+        &mut self,
+        name: &[u8],
+        (number, since): (u64, u64),
+    ) -> (SlotRuns, SlotRuns) {
         let slots = self.shares.iter().find(|(other, _)| other == name);
         let slots = slots.map(|(_, ranges)| ranges.clone()).unwrap_or_default();
         let is_new = |seen: &Asker| seen.name == name && !is_of_one_boot(seen.last, number);
@@ -51,7 +55,7 @@ impl Witness {
         seen.last = seen.last.max(number);
         seen.lost.retain(|_, last| since <= *last);
         let lost: BTreeSet<u16> = seen.lost.keys().copied().collect();
-        Confirmation { number, since, slots, lost: runs(lost) }
+        (slots, runs(lost))
     }
 }
 
@@ -72,22 +76,22 @@ mod tests {
     fn who_asks_is_told_what_it_has_and_what_it_has_lost_since() {
         let mut witness = Witness::default();
         witness.look(&shares(vec![(0, 4)]));
-        let first = witness.confirm(b"bb", number(1, 100), number(1, 50));
-        assert_eq!((first.slots, first.lost), (vec![(0, 4)], Vec::new()));
+        let mut confirm = |shares: &[SlotRuns], numbers| {
+            shares.iter().for_each(|slots| witness.look(&self::shares(slots.clone())));
+            witness.confirm(b"bb", numbers)
+        };
+        let first = confirm(&[], (number(1, 100), number(1, 50)));
+        assert_eq!(first, (vec![(0, 4)], Vec::new()));
         // Two slots go, and one comes back.
-        witness.look(&shares(vec![(0, 2)]));
-        witness.look(&shares(vec![(0, 3)]));
-        let told = witness.confirm(b"bb", number(1, 200), number(1, 100));
-        assert_eq!((told.since, told.number), (number(1, 100), number(1, 200)));
-        assert_eq!((told.slots, told.lost), (vec![(0, 3)], vec![(3, 4)]));
-        let again = witness.confirm(b"bb", number(1, 300), number(1, 100));
-        assert_eq!(again.lost, [(3, 4)], "the answer may be lost");
-        let later = witness.confirm(b"bb", number(1, 400), number(1, 200));
-        assert_eq!((later.since, later.lost), (number(1, 200), Vec::new()));
-        witness.look(&shares(vec![(0, 2)]));
-        let of_another_boot = witness.confirm(b"bb", number(2, 10), number(2, 5));
-        assert!(of_another_boot.lost.is_empty(), "it has started since");
-        let of_nobody = witness.confirm(b"cc", number(1, 10), number(1, 10));
-        assert!(of_nobody.slots.is_empty());
+        let told = confirm(&[vec![(0, 2)], vec![(0, 3)]], (number(1, 200), number(1, 100)));
+        assert_eq!(told, (vec![(0, 3)], vec![(3, 4)]));
+        let (_, again) = confirm(&[], (number(1, 300), number(1, 100)));
+        assert_eq!(again, [(3, 4)], "the answer may be lost");
+        let (_, later) = confirm(&[], (number(1, 400), number(1, 200)));
+        assert!(later.is_empty());
+        let (_, lost) = confirm(&[vec![(0, 2)]], (number(2, 10), number(2, 5)));
+        assert!(lost.is_empty(), "it has started since");
+        let (of_nobody, _) = witness.confirm(b"cc", (number(1, 10), number(1, 10)));
+        assert!(of_nobody.is_empty());
     }
 }

@@ -44,19 +44,26 @@ impl Cluster {
         self.counts.stops += 1;
     }
 
-    /// Whether this master is cut off from the others.
-    pub(super) fn is_parted(&self, at: usize) -> bool {
-        self.parted.is_some_and(|(one, until)| one == at && Instant::now() < until)
+    /// Whether these two are cut off from each other.
+    pub(super) fn are_parted(&self, one: usize, other: usize) -> bool {
+        self.parted.as_ref().is_some_and(|(side, until)| {
+            Instant::now() < *until && side.contains(&one) != side.contains(&other)
+        })
     }
 
-    /// Cuts this master off from the others, unless one is cut off already.
+    /// Cuts this master off from the others, perhaps with another one, unless some are cut off
+    /// already.
     pub(super) fn part(&mut self, at: usize) {
-        if (0..MASTERS).any(|one| self.is_parted(one)) {
+        if self.parted.as_ref().is_some_and(|(_, until)| Instant::now() < *until) {
             return;
         }
         let longest = if self.chance(50) { 25_000 } else { 6_000 };
-        self.parted = Some((at, Instant::now() + self.millis(100, longest)));
-        self.note(at, "is cut off from the others");
+        let mut side = BTreeSet::from([at]);
+        if self.chance(50) {
+            side.insert((at + self.random.random_range(1..MASTERS)) % MASTERS);
+        }
+        self.note(at, &format!("{side:?} are cut off from the others"));
+        self.parted = Some((side, Instant::now() + self.millis(100, longest)));
         self.counts.parted += 1;
     }
 
@@ -116,11 +123,8 @@ impl Cluster {
         let master = &mut self.masters[at];
         master.is_to_start_at = None;
         master.node.start_again();
-        let trusts = self.plan.broken == Broken::TrustsTheMost;
-        master.node.engine.join_cluster(master.node.boot, trusts);
-        if self.plan.broken == Broken::HearsNobody {
-            hear_all(&mut master.node, at);
-        }
+        let known = master.node.electorates();
+        master.node.engine.join_cluster(master.node.boot, false, known);
         (master.serves_from, master.heard_at) = (now + REJOINING, Some(now));
         (master.hands_over, master.holds_until) = (None, now);
         master.has_looked = false;

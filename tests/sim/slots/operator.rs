@@ -204,11 +204,11 @@ impl Cluster {
                 Step::AssignElsewhere
             }
             Step::AssignElsewhere => {
-                let third = MASTERS - from - to;
-                let is_done = self.is_able(third) && self.masters[to].owners[&slot] == to;
-                if is_done {
-                    self.masters[third].owners.insert(slot, to);
-                    self.masters[third].claimed[to].insert(slot);
+                for third in Cluster::others(from).filter(|third| *third != to) {
+                    if self.is_able(third) && self.masters[to].owners[&slot] == to {
+                        self.masters[third].owners.insert(slot, to);
+                        self.masters[third].claimed[to].insert(slot);
+                    }
                 }
                 Step::Done
             }

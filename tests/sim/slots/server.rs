@@ -18,7 +18,7 @@ impl Cluster {
             return;
         }
         let is_on_bus = matches!(mail, Mail::Text(_) | Mail::Announced(_));
-        if self.parted.is_some_and(is_alone) && is_on_bus {
+        if self.are_parted(from, to) && is_on_bus {
             return;
         }
         // The Cluster itself hears soon; what masters tell each other about slots may take longer.
@@ -260,10 +260,10 @@ impl Cluster {
                 self.masters[to].node.engine.answered(&name, number, &answer, now);
                 self.come_to_all(to);
             }
-            SlotMessage::ConfirmQuestion { number, since } => {
+            SlotMessage::ConfirmQuestion(asked) => {
                 self.look(to);
-                let told = self.masters[to].node.engine.confirm(&name, number, since);
-                if let Some(told) = told {
+                let told = self.masters[to].node.engine.confirm(&name, &asked, now);
+                if let Some(told) = told.filter(|_| self.keep_electorates(to)) {
                     let text = SlotMessage::Confirmation(told).to_string();
                     self.send(to, from, Mail::Text(text));
                 }
@@ -271,6 +271,7 @@ impl Cluster {
             SlotMessage::Confirmation(told) => {
                 self.look(to);
                 self.masters[to].node.engine.confirmed(&name, &told, now);
+                self.keep_electorates(to);
                 self.come_to_all(to);
             }
             SlotMessage::Question { number, passage, slots } => {
@@ -309,8 +310,9 @@ impl Cluster {
     pub(super) fn ask_others(&mut self, at: usize) {
         let node = &mut self.masters[at].node;
         let asked_at = node.clocks().now;
-        if let Some((number, since)) = node.engine.confirm_question(asked_at) {
-            let text = SlotMessage::ConfirmQuestion { number, since }.to_string();
+        let asked = node.engine.confirm_question(asked_at);
+        if let Some(asked) = asked.filter(|_| self.keep_electorates(at)) {
+            let text = SlotMessage::ConfirmQuestion(asked).to_string();
             Cluster::others(at).for_each(|other| self.send(at, other, Mail::Text(text.clone())));
         }
         let node = &mut self.masters[at].node;
@@ -318,6 +320,12 @@ impl Cluster {
             let text = SlotMessage::Question { number, passage, slots }.to_string();
             self.send(at, number_of(&master), Mail::Text(text));
         }
+    }
+
+    /// Records which electorates the node knows, if that has changed. Whether the file has them.
+    fn keep_electorates(&mut self, at: usize) -> bool {
+        let node = &mut self.masters[at].node;
+        node.engine.news_of_electorates().is_none_or(|change| node.change_state(change).is_ok())
     }
 
     pub(super) fn look(&mut self, at: usize) {
@@ -330,11 +338,16 @@ impl Cluster {
         master.has_looked = true;
         let now = master.node.clocks().now;
         master.node.engine.see(&shares, now);
+        self.keep_electorates(at);
+        let master = &mut self.masters[at];
         if self.plan.broken == Broken::AsksNobody {
             let [number, since] = [now, lockmod::engine::Instant::default()]
                 .map(|at| question_number(master.node.boot, at));
             let (slots, lost) = (shares.own.clone(), SlotRuns::new());
-            let told = Confirmation { number, since, slots, lost };
+            let name = name_of(at);
+            let known = [Electorate { number: now.as_millis(), members: [name].into() }].into();
+            let electorates = Some(Electorates { known, ..Electorates::default() });
+            let told = Confirmation { number, since, slots, lost, digest: 0, electorates };
             for other in Cluster::others(at) {
                 master.node.engine.confirmed(&name_of(other), &told, now);
             }
@@ -422,6 +435,7 @@ impl Master {
             slots.iter().map(|(slot, other)| (*slot, name_of(*other))).collect()
         };
         Shares {
+            name: name_of(own),
             own: of(own),
             found: runs(self.found.iter().copied()),
             others,
@@ -430,6 +444,7 @@ impl Master {
             idle: idle.into_iter().map(|(name, _)| name).collect(),
             importing: names(&self.importing),
             migrating: names(&self.migrating),
+            replicas: Vec::new(),
         }
     }
 }

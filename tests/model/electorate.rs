@@ -1,0 +1,356 @@
+//! A separate model of which masters of a Cluster have a vote, each with the engine's `Succession`.
+//!
+//! Time passes in ticks, for all masters together; between two ticks anything may happen in any
+//! order. A master asks another one, and gets the answer late or never. As often as the bounds
+//! allow, a server comes to believe that other masters have slots, and a master starts again, with
+//! what its state file has. A master is *sure* while most of the electorate that counts for it have
+//! answered not long ago, itself included if it has a vote.
+//!
+//! Two masters that are sure at the same time share a voter whose answers to both count: so it
+//! cannot have confirmed one slot to both.
+//!
+//! The clock of the model stands still: a tick ages everything that the masters remember
+//! (`Succession::rebased`).
+
+use std::collections::BTreeSet;
+
+use lockmod::engine::{Electorate, Electorates, Instant, MasterName, Millis, Succession};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use stateright::{Model, Property};
+
+use super::witness::Witnessed;
+
+/// The length of a tick, so that two are longer than an answer counts.
+const TICK: Millis = Millis::new(1_264);
+/// For how many ticks an answer counts.
+const COUNTS: u8 = 1;
+const NOW: Instant = Instant::from_millis(4 * TICK.get());
+
+/// A rule that is dropped on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Defect {
+    None,
+    /// Each master counts those that its server believes to have slots.
+    CountsWhomItSees,
+    /// Most of the first electorate are enough, even if others may take its place.
+    CountsTheFirst,
+    /// An electorate takes the place of another as soon as most know it.
+    TakesOverAtOnce,
+    /// Answers do not tell which electorates might take the place of the one that counts.
+    HidesTheNext,
+    /// A restart forgets the electorates, but for the first.
+    Forgets,
+    /// A master does not know that others may be added after the one that it proposes.
+    TellsOnlyTheLatest,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// By master: who has slots, as its server may come to believe, in this order. The first is
+    /// what all masters believe, and know, at first.
+    pub(crate) beliefs: &'static [&'static [&'static [u8]]],
+    /// How often a master starts again.
+    pub(crate) starts: u8,
+    /// Answers may be late.
+    pub(crate) are_late: bool,
+    pub(crate) defect: Defect,
+}
+
+/// What a sound run should reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Witness {
+    /// An electorate has taken the place of the first.
+    TookOver,
+    /// Two masters were sure with different electorates.
+    SureWithDifferentOnes,
+    /// A master with a vote in the first electorate is not sure, because another one has taken its
+    /// place.
+    LeftBehind,
+}
+
+impl Witness {
+    pub(crate) const ALL: [Witness; 3] =
+        [Witness::TookOver, Witness::SureWithDifferentOnes, Witness::LeftBehind];
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Master {
+    succession: Succession,
+    /// Which of its beliefs its server has.
+    belief: usize,
+    /// How long ago it asked each other one what that has answered.
+    answered: Vec<Option<u8>>,
+    /// Answers on their way to it, and how long ago it asked.
+    on_the_way: Vec<Option<(Electorates, u8)>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    masters: Vec<Master>,
+    starts: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Tick,
+    /// A master (first) asks another (second), and gets the answer.
+    Ask(usize, usize),
+    /// The same, but the answer takes its time.
+    AskSlowly(usize, usize),
+    Receive(usize, usize),
+    /// A server comes to believe what is next.
+    Believe(usize),
+    Start(usize),
+}
+
+pub(crate) struct World {
+    bounds: Bounds,
+    witnessed: Witnessed,
+}
+
+fn name(master: usize) -> MasterName {
+    vec![master as u8]
+}
+
+fn members(masters: &[u8]) -> BTreeSet<MasterName> {
+    masters.iter().map(|master| vec![*master]).collect()
+}
+
+impl World {
+    pub(crate) fn new(bounds: Bounds) -> World {
+        World { bounds, witnessed: Witnessed::default() }
+    }
+
+    pub(crate) fn witnesses(&self) -> Vec<Witness> {
+        let has = |witness: &Witness| self.witnessed.has(*witness as u8);
+        Witness::ALL.into_iter().filter(has).collect()
+    }
+
+    fn count(&self) -> usize {
+        self.bounds.beliefs.len()
+    }
+
+    fn succession(&self, electorates: Electorates) -> Succession {
+        let is_hasty = self.bounds.defect == Defect::TakesOverAtOnce;
+        let delay = if is_hasty { Millis::ZERO } else { Millis::new(2 * TICK.get()) };
+        Succession::new(electorates, delay)
+    }
+
+    fn first(&self) -> Electorates {
+        let first = Electorate { number: 0, members: members(self.bounds.beliefs[0][0]) };
+        Electorates { known: [first].into(), ..Electorates::default() }
+    }
+
+    fn believed(&self, master: &Master, at: usize) -> BTreeSet<MasterName> {
+        members(self.bounds.beliefs[at][master.belief])
+    }
+
+    fn look(&self, state: &mut State, at: usize) {
+        let believed = self.believed(&state.masters[at], at);
+        let others = (0..self.count()).filter(|other| *other != at).map(name).collect();
+        state.masters[at].succession.look(&name(at), (believed, others), NOW);
+    }
+
+    /// What a master answers to one whose latest electorate is this.
+    fn told(&self, state: &State, at: usize, asked: Option<&Electorate>) -> Electorates {
+        let mut told = state.masters[at].succession.electorates().clone();
+        let first = told.known.first().cloned();
+        match self.bounds.defect {
+            Defect::HidesTheNext => {
+                told.known.retain(|one| Some(one) == first.as_ref() || Some(one) == asked);
+            }
+            Defect::TellsOnlyTheLatest => {
+                told.known = told.known.last().cloned().into_iter().collect();
+            }
+            _ => {}
+        }
+        told
+    }
+
+    /// Asks, and returns the answer.
+    fn ask(&self, state: &mut State, from: usize, to: usize) -> Electorates {
+        let asked = state.masters[from].succession.electorates().clone();
+        state.masters[to].succession.hear(&name(from), (Some(&asked), 0), NOW);
+        self.look(state, to);
+        self.told(state, to, asked.known.last())
+    }
+
+    fn receive(&self, state: &mut State, at: usize, from: usize, (told, age): (Electorates, u8)) {
+        let master = &mut state.masters[at];
+        master.succession.hear(&name(from), (Some(&told), 0), NOW);
+        let known = master.answered[from].map_or(age, |known| known.min(age));
+        master.answered[from] = (known <= COUNTS).then_some(known);
+        self.look(state, at);
+    }
+
+    /// Who has confirmed this master, if they are enough.
+    fn majority(&self, state: &State, at: usize) -> Option<BTreeSet<usize>> {
+        let master = &state.masters[at];
+        let electorates = master.succession.electorates();
+        let electorates: Vec<BTreeSet<MasterName>> = match self.bounds.defect {
+            Defect::CountsWhomItSees => vec![self.believed(master, at)],
+            Defect::CountsTheFirst => {
+                electorates.known.first().map(|one| one.members.clone()).into_iter().collect()
+            }
+            _ => electorates.known.iter().map(|one| one.members.clone()).collect(),
+        };
+        let has_answered = |name: &&MasterName| {
+            let other = usize::from(name[0]);
+            other == at || master.answered[other].is_some()
+        };
+        let most =
+            |all: &BTreeSet<MasterName>| 2 * all.iter().filter(has_answered).count() > all.len();
+        let confirming = electorates.iter().flatten().filter(has_answered);
+        electorates.iter().all(most).then(|| confirming.map(|name| usize::from(name[0])).collect())
+    }
+
+    /// Two masters are sure, and share no voter.
+    fn is_split(&self, state: &State) -> bool {
+        let sure: Vec<_> = (0..self.count()).filter_map(|at| self.majority(state, at)).collect();
+        let mut pairs = (0..sure.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
+        pairs.any(|(one, other)| sure[one].is_disjoint(&sure[other]))
+    }
+
+    fn witness(&self, state: &State) {
+        let counting = |at: usize| state.masters[at].succession.electorates().counting().cloned();
+        let sure = (0..self.count()).filter(|at| self.majority(state, *at).is_some());
+        let sure: BTreeSet<_> = sure.filter_map(counting).collect();
+        if sure.len() > 1 {
+            self.witnessed.saw(Witness::SureWithDifferentOnes as u8);
+        }
+        let took_over = |at: usize| counting(at).is_some_and(|one| one.number > 0);
+        if (0..self.count()).any(took_over) {
+            self.witnessed.saw(Witness::TookOver as u8);
+            let has_vote = |at: &usize| self.bounds.beliefs[0][0].contains(&(*at as u8));
+            let mut of_first = (0..self.count()).filter(has_vote);
+            if of_first.any(|at| self.majority(state, at).is_none()) {
+                self.witnessed.saw(Witness::LeftBehind as u8);
+            }
+        }
+    }
+}
+
+/// How many steps a walk has.
+const STEPS: usize = 100;
+
+impl World {
+    /// Walks at random, so many times. Returns the steps to two who share no voter.
+    pub(crate) fn wander(&self, walks: u64) -> Option<Vec<Action>> {
+        (0..walks).find_map(|seed| self.walk(&mut StdRng::seed_from_u64(seed)))
+    }
+
+    fn walk(&self, random: &mut StdRng) -> Option<Vec<Action>> {
+        let mut state = self.init_states().remove(0);
+        let (mut path, mut actions) = (Vec::new(), Vec::new());
+        for _ in 0..STEPS {
+            actions.clear();
+            self.actions(&state, &mut actions);
+            // Otherwise hardly any electorate would last.
+            let action = match random.random_ratio(1, 6) {
+                true => Action::Tick,
+                false => actions[random.random_range(0..actions.len())],
+            };
+            let Some(next) = self.next_state(&state, action) else { continue };
+            state = next;
+            path.push(action);
+            if self.is_split(&state) {
+                return Some(path);
+            }
+        }
+        None
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let master = Master {
+            succession: self.succession(self.first()),
+            belief: 0,
+            answered: vec![None; self.count()],
+            on_the_way: vec![None; self.count()],
+        };
+        let mut state = State { masters: vec![master; self.count()], starts: 0 };
+        (0..self.count()).for_each(|at| self.look(&mut state, at));
+        let state = self.next_state(&state, Action::Tick).expect("time passes");
+        vec![state]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if self.is_split(state) {
+            return;
+        }
+        actions.push(Action::Tick);
+        for at in 0..self.count() {
+            if state.masters[at].belief + 1 < self.bounds.beliefs[at].len() {
+                actions.push(Action::Believe(at));
+            }
+            if state.starts < self.bounds.starts {
+                actions.push(Action::Start(at));
+            }
+            for other in (0..self.count()).filter(|other| *other != at) {
+                actions.push(Action::Ask(at, other));
+                if state.masters[at].on_the_way[other].is_some() {
+                    actions.push(Action::Receive(at, other));
+                } else if self.bounds.are_late {
+                    actions.push(Action::AskSlowly(at, other));
+                }
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Action::Tick => {
+                for master in &mut state.masters {
+                    master.succession = master.succession.rebased(TICK);
+                    let aged = |age: u8| (age < COUNTS).then_some(age + 1);
+                    master.answered.iter_mut().for_each(|age| *age = age.and_then(aged));
+                    let late = |(told, age): (Electorates, u8)| aged(age).map(|age| (told, age));
+                    for answer in &mut master.on_the_way {
+                        *answer = answer.take().and_then(late);
+                    }
+                }
+                (0..self.count()).for_each(|at| self.look(&mut state, at));
+            }
+            Action::Ask(from, to) => {
+                let told = self.ask(&mut state, from, to);
+                self.receive(&mut state, from, to, (told, 0));
+            }
+            Action::AskSlowly(from, to) => {
+                let told = self.ask(&mut state, from, to);
+                state.masters[from].on_the_way[to] = Some((told, 0));
+            }
+            Action::Receive(at, from) => {
+                let answer = state.masters[at].on_the_way[from].take()?;
+                self.receive(&mut state, at, from, answer);
+            }
+            Action::Believe(at) => {
+                state.masters[at].belief += 1;
+                self.look(&mut state, at);
+            }
+            Action::Start(at) => {
+                state.starts += 1;
+                let count = self.count();
+                let forgets = self.bounds.defect == Defect::Forgets;
+                let master = &mut state.masters[at];
+                let kept = master.succession.electorates().clone();
+                master.succession = self.succession(if forgets { self.first() } else { kept });
+                (master.answered, master.on_the_way) = (vec![None; count], vec![None; count]);
+                self.look(&mut state, at);
+            }
+        }
+        self.witness(&state);
+        if state == *last { None } else { Some(state) }
+    }
+
+    fn properties(&self) -> Vec<Property<World>> {
+        vec![Property::always("who is sure shares a voter", |world: &World, state: &State| {
+            !world.is_split(state)
+        })]
+    }
+}
