@@ -505,12 +505,12 @@ impl Cluster {
             self.refused.clear();
             self.step().await;
             self.fix();
+            self.agree();
             if !is_quiet && self.moves.is_empty() && self.masters.iter().all(|it| it.has_looked) {
                 for master in &mut self.masters {
                     master.importing.clear();
                     master.migrating.clear();
                 }
-                self.agree();
                 (is_quiet, over_at) = (true, Instant::now() + PATIENCE);
             }
         }
