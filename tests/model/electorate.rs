@@ -52,6 +52,8 @@ pub(crate) struct Bounds {
     pub(crate) beliefs: &'static [&'static [&'static [u8]]],
     /// How often a master starts again.
     pub(crate) starts: u8,
+    /// A start may come without a state file.
+    pub(crate) loses: bool,
     /// Answers may be late.
     pub(crate) are_late: bool,
     pub(crate) defect: Defect,
@@ -102,6 +104,8 @@ pub(crate) enum Action {
     /// A server comes to believe what is next.
     Believe(usize),
     Start(usize),
+    /// A master starts without its state file, or its server was reset.
+    StartEmpty(usize),
 }
 
 pub(crate) struct World {
@@ -152,6 +156,15 @@ impl World {
         state.masters[at].succession.look(&name(at), (believed, others), NOW);
     }
 
+    fn start(&self, state: &mut State, at: usize, known: Electorates) {
+        state.starts += 1;
+        let master = &mut state.masters[at];
+        master.succession = self.succession(known);
+        master.answered.fill(None);
+        master.on_the_way.fill(None);
+        self.look(state, at);
+    }
+
     /// What a master answers to one whose latest electorate is this.
     fn told(&self, state: &State, at: usize, asked: Option<&Electorate>) -> Electorates {
         let mut told = state.masters[at].succession.electorates().clone();
@@ -178,7 +191,9 @@ impl World {
 
     fn receive(&self, state: &mut State, at: usize, from: usize, (told, age): (Electorates, u8)) {
         let master = &mut state.masters[at];
-        master.succession.hear(&name(from), (Some(&told), 0), NOW);
+        if !master.succession.hear(&name(from), (Some(&told), 0), NOW) {
+            return;
+        }
         let known = master.answered[from].map_or(age, |known| known.min(age));
         master.answered[from] = (known <= COUNTS).then_some(known);
         self.look(state, at);
@@ -187,22 +202,35 @@ impl World {
     /// Who has confirmed this master, if they are enough.
     fn majority(&self, state: &State, at: usize) -> Option<BTreeSet<usize>> {
         let master = &state.masters[at];
-        let electorates = master.succession.electorates();
-        let electorates: Vec<BTreeSet<MasterName>> = match self.bounds.defect {
-            Defect::CountsWhomItSees => vec![self.believed(master, at)],
-            Defect::CountsTheFirst => {
-                electorates.known.first().map(|one| one.members.clone()).into_iter().collect()
+        let has_answered = |other: &usize| *other == at || master.answered[*other].is_some();
+        let number = |name: &MasterName| usize::from(name[0]);
+        let mut electorates: Vec<(BTreeSet<usize>, usize)> = match self.bounds.defect {
+            Defect::CountsWhomItSees => {
+                let believed = self.believed(master, at);
+                vec![(believed.iter().map(number).collect(), believed.len() / 2 + 1)]
             }
-            _ => electorates.known.iter().map(|one| one.members.clone()).collect(),
+            _ => master
+                .succession
+                .electorates()
+                .known
+                .iter()
+                .map(|one| {
+                    let voters = master.succession.electorates().voters(one);
+                    let voters: BTreeSet<usize> = voters.map(number).collect();
+                    let needed = voters.len() / 2 + 1;
+                    (voters, needed)
+                })
+                .collect(),
         };
-        let has_answered = |name: &&MasterName| {
-            let other = usize::from(name[0]);
-            other == at || master.answered[other].is_some()
+        if self.bounds.defect == Defect::CountsTheFirst {
+            electorates.truncate(1);
+        }
+        let most = |(all, needed): &(BTreeSet<usize>, usize)| {
+            all.iter().filter(|voter| has_answered(voter)).count() >= *needed
         };
-        let most =
-            |all: &BTreeSet<MasterName>| 2 * all.iter().filter(has_answered).count() > all.len();
-        let confirming = electorates.iter().flatten().filter(has_answered);
-        electorates.iter().all(most).then(|| confirming.map(|name| usize::from(name[0])).collect())
+        let is_sure = !electorates.is_empty() && electorates.iter().all(most);
+        let confirming = electorates.iter().flat_map(|(all, _)| all).copied();
+        is_sure.then(|| confirming.filter(has_answered).collect())
     }
 
     /// Two masters are sure, and share no voter.
@@ -290,6 +318,9 @@ impl Model for World {
             }
             if state.starts < self.bounds.starts {
                 actions.push(Action::Start(at));
+                if self.bounds.loses {
+                    actions.push(Action::StartEmpty(at));
+                }
             }
             for other in (0..self.count()).filter(|other| *other != at) {
                 actions.push(Action::Ask(at, other));
@@ -334,15 +365,11 @@ impl Model for World {
                 self.look(&mut state, at);
             }
             Action::Start(at) => {
-                state.starts += 1;
-                let count = self.count();
                 let forgets = self.bounds.defect == Defect::Forgets;
-                let master = &mut state.masters[at];
-                let kept = master.succession.electorates().clone();
-                master.succession = self.succession(if forgets { self.first() } else { kept });
-                (master.answered, master.on_the_way) = (vec![None; count], vec![None; count]);
-                self.look(&mut state, at);
+                let kept = state.masters[at].succession.electorates().clone();
+                self.start(&mut state, at, if forgets { self.first() } else { kept });
             }
+            Action::StartEmpty(at) => self.start(&mut state, at, Electorates::default()),
         }
         self.witness(&state);
         if state == *last { None } else { Some(state) }

@@ -1067,6 +1067,7 @@ fn a_new_master_waits() {
 const DRIFTING: electorate::Bounds = electorate::Bounds {
     beliefs: &[&[&[0, 1, 2], &[0, 3]], &[&[0, 1, 2]], &[&[0, 1, 2]], &[&[0, 1, 2], &[0, 3]]],
     starts: 0,
+    loses: false,
     are_late: true,
     defect: electorate::Defect::None,
 };
@@ -1084,10 +1085,13 @@ const DIVIDED: electorate::Bounds = electorate::Bounds {
 
 fn wander_among_electorates(walks: u64) {
     for bounds in [DRIFTING, DIVIDED] {
-        for (starts, are_late) in [(0, false), (0, true), (2, false), (2, true)] {
-            let world = electorate::World::new(electorate::Bounds { starts, are_late, ..bounds });
+        for (starts, loses, are_late) in
+            [(0, false, false), (0, false, true), (2, false, true), (1, true, false)]
+        {
+            let bounds = electorate::Bounds { starts, loses, are_late, ..bounds };
+            let world = electorate::World::new(bounds);
             let found = world.wander(walks);
-            assert!(found.is_none(), "{starts} {are_late} {bounds:?}: {found:?}");
+            assert!(found.is_none(), "{bounds:?}: {found:?}");
             assert_eq!(world.witnesses(), electorate::Witness::ALL);
         }
     }

@@ -69,6 +69,8 @@ pub(super) struct Confirmations {
     /// Up to when no other master can have decided in the settled slots; `None` before the first
     /// majority.
     covered_until: Option<Instant>,
+    /// Others may have decided before the first majority.
+    doubts_first: bool,
     /// The same of single slots that lack a majority.
     uncovered: BTreeMap<u16, Instant>,
     /// Of slots that the node has lost: up to when most masters had confirmed them.
@@ -127,6 +129,7 @@ impl Confirmations {
             asked_at: None,
             silence: None,
             covered_until: None,
+            doubts_first: false,
             uncovered: BTreeMap::new(),
             ended: BTreeMap::new(),
         }
@@ -138,6 +141,11 @@ impl Confirmations {
 
     pub(super) fn electorates(&self) -> &Electorates {
         self.succession.electorates()
+    }
+
+    /// Notes that another master may decide in the node's slots before most masters confirm them.
+    pub(super) const fn doubt_first(&mut self) {
+        self.doubts_first = true;
     }
 
     /// Whether another electorate may take the place of the present one.
@@ -288,8 +296,7 @@ impl Confirmations {
     }
 
     /// Takes another master's answer to the question from `at`: what it confirms, and what it has
-    /// seen lost since the question from `since`. What it believed when it stopped, its server has
-    /// on disk; so an answer from after a start is as good.
+    /// seen lost since the question from `since`.
     pub(super) fn confirmed(
         &mut self,
         name: &[u8],
@@ -380,7 +387,8 @@ impl Confirmations {
         let since = self.most_since(counts, |voter| voter.steady_since);
         let mut broken = BTreeSet::new();
         if let (Some(until), Some(since)) = (until, since) {
-            if before.is_some_and(|before| before < since) {
+            let is_first = std::mem::take(&mut self.doubts_first);
+            if is_first || before.is_some_and(|before| before < since) {
                 broken.extend((0..SLOTS).filter(|slot| decided.has(*slot)));
             }
             self.covered_until = before.max(Some(until));
@@ -573,6 +581,16 @@ mod tests {
         assert!(told.told(b"bb", 120_500, vec![(0, 2), (4, 4)], vec![(3, 3)]).is_empty());
         assert!(!told.holds(3, at(120_510)));
         assert_eq!(told.told(b"bb", 130_000, vec![(0, 4)], vec![(3, 3)]), [3]);
+    }
+
+    /// Regression: a promoted master waited by the clock, while its former master went on.
+    #[test]
+    fn who_was_promoted_doubts_its_slots_at_the_first_majority() {
+        let mut told = with_others(2);
+        told.doubt_first();
+        assert!(told.advance(&decided(), at(50)).is_empty());
+        assert_eq!(told.told(b"bb", 60_000, vec![(0, 4)], Vec::new()), [0, 1, 2, 3, 4]);
+        assert!(told.told(b"cc", 60_100, vec![(0, 4)], Vec::new()).is_empty());
     }
 
     #[test]

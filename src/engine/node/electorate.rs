@@ -58,7 +58,10 @@ impl Electorates {
     }
 
     /// The members that were not forgotten.
-    fn voters<'a>(&'a self, electorate: &'a Electorate) -> impl Iterator<Item = &'a MasterName> {
+    pub fn voters<'a>(
+        &'a self,
+        electorate: &'a Electorate,
+    ) -> impl Iterator<Item = &'a MasterName> {
         let is_gone = |name: &MasterName| {
             self.gone.get(name).is_some_and(|up_to| electorate.number <= *up_to)
         };
@@ -212,6 +215,18 @@ impl Succession {
         }
     }
 
+    /// Takes the vote of a master that knew no electorate: it was reset, or has lost its state
+    /// file, and does not know what it told before. Unless it has just said that it knows none, to
+    /// who began with the first one.
+    fn join(&mut self) {
+        let is_first = |latest: &Electorate| latest.number == 0 && !self.ignorant.is_empty();
+        let latest = self.electorates.latest().filter(|latest| !is_first(latest));
+        if let Some(number) = latest.map(|latest| latest.number) {
+            self.electorates.gone.insert(self.name.clone(), number);
+            self.electorates.tidy();
+        }
+    }
+
     /// Takes what another master knows; `None`: the same as this one when it asked with this
     /// digest. Returns whether it counts as an answer.
     pub fn hear(
@@ -226,6 +241,9 @@ impl Succession {
             Some(told) if told.known.len() + before.known.len() > HEARD_MAX => return false,
             Some(told) => {
                 self.electorates.merge(told);
+                if before.known.is_empty() {
+                    self.join();
+                }
                 (told.counting().is_some(), told.latest() == self.electorates.latest())
             }
         };
@@ -405,6 +423,24 @@ mod tests {
             master(knows([electorate(3, &["b", "c"]), electorate(4, &["a"])]), &["a"], &["b", "c"]);
         last.sees(&["a"], &[], 100);
         assert_eq!(*last.electorates(), knows([electorate(4, &["a"])]));
+    }
+
+    /// Regression: it confirmed another master by an electorate that it had left.
+    #[test]
+    fn who_has_forgotten_all_has_no_vote_in_what_there_was() {
+        let mut one = master(Electorates::default(), ABC, &["b", "c"]);
+        one.hears("b", &knows([electorate(3, ABC), electorate(4, &["a", "b"])]), 100);
+        let voters: Vec<_> = one.majorities();
+        assert_eq!(voters, [(vec![b"b".to_vec(), b"c".to_vec()], 2), (vec![b"b".to_vec()], 1)]);
+        let mut other = master(knows([electorate(3, ABC)]), ABC, &["b", "c"]);
+        other.name = b"b".to_vec();
+        other.hears("a", one.electorates(), 200);
+        assert_eq!(other.majorities()[0], (vec![b"c".to_vec()], 1), "who hears of it agrees");
+        // It has just said that it knows none, and the other began.
+        let mut new = master(Electorates::default(), ABC, &["b", "c"]);
+        new.hears("b", &Electorates::default(), 100);
+        new.hears("b", &knows([electorate(0, ABC)]), 200);
+        assert!(new.electorates().gone.is_empty());
     }
 
     #[test]

@@ -95,6 +95,12 @@ impl Slots {
         self.compare(now);
     }
 
+    /// Notes that the node was promoted without replicas to rest on: its former master may decide
+    /// until most masters confirm this one, and not only until the promotion.
+    pub(super) const fn doubt_first(&mut self) {
+        self.confirmations.doubt_first();
+    }
+
     /// Compares what most masters confirm with what they did before.
     fn compare(&mut self, now: Instant) {
         let broken = self.confirmations.advance(&self.table.decided(), now);
@@ -318,8 +324,8 @@ impl Node {
         let slots = self.slots.as_mut().filter(|slots| slots.table.looked_at().is_some())?;
         slots.confirmations.hear(name, (asked.electorates.as_ref(), asked.digest), now);
         slots.compare(now);
-        let ConfirmQuestion { number, since, .. } = *asked;
-        let (its, lost) = slots.witness.confirm(name, (number, since));
+        let number = asked.number;
+        let (its, lost, since) = slots.witness.confirm(name, (number, asked.since));
         let known = slots.confirmations.electorates();
         let digest = known.digest();
         let electorates = (digest != asked.digest).then(|| known.clone());

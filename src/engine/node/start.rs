@@ -174,6 +174,10 @@ impl Node {
         let warning = self.warning(recovery, now, waits);
         if !waits {
             recovery.quarantine = None;
+        } else if !self.rests_on_replicas()
+            && let Some(slots) = &mut self.slots
+        {
+            slots.doubt_first();
         }
         self.promises.recover(recovery);
         let until = recovery.quarantine.map(|(until, _)| until);

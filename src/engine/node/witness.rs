@@ -9,7 +9,8 @@ use super::slot_set::{SlotSet, runs};
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Asker {
     name: Vec<u8>,
-    /// The number of its last question.
+    /// The numbers of its first and last questions.
+    first: u64,
     last: u64,
     /// Its slots at the last look.
     had: SlotSet,
@@ -35,27 +36,29 @@ impl Witness {
         }
     }
 
-    /// What this node confirms, and what has been lost, just after a look. `number`: that of the
-    /// question. `since`: the number of an earlier one, after which breaks matter.
+    /// What this node confirms, just after a look; what has been lost, and the number of the
+    /// question since which that is known. `number`: that of the question. `since`: the number of
+    /// an earlier one, after which breaks matter. A node that has started since does not know them:
+    /// the asker may have lost a slot before, and got it back.
     pub(super) fn confirm(
         &mut self,
         name: &[u8],
         (number, since): (u64, u64),
-    ) -> (SlotRuns, SlotRuns) {
+    ) -> (SlotRuns, SlotRuns, u64) {
         let slots = self.shares.iter().find(|(other, _)| other == name);
         let slots = slots.map(|(_, ranges)| ranges.clone()).unwrap_or_default();
         let is_new = |seen: &Asker| seen.name == name && !is_of_one_boot(seen.last, number);
         self.seen.retain(|seen| !is_new(seen));
         let place = self.seen.iter().position(|seen| seen.name == name).unwrap_or_else(|| {
             let (name, had) = (name.to_vec(), SlotSet::of(&slots));
-            self.seen.push(Asker { name, last: number, had, lost: BTreeMap::new() });
+            self.seen.push(Asker { name, first: number, last: number, had, lost: BTreeMap::new() });
             self.seen.len() - 1
         });
         let seen = &mut self.seen[place];
         seen.last = seen.last.max(number);
         seen.lost.retain(|_, last| since <= *last);
         let lost: BTreeSet<u16> = seen.lost.keys().copied().collect();
-        (slots, runs(lost))
+        (slots, runs(lost), since.max(seen.first))
     }
 }
 
@@ -81,17 +84,17 @@ mod tests {
             witness.confirm(b"bb", numbers)
         };
         let first = confirm(&[], (number(1, 100), number(1, 50)));
-        assert_eq!(first, (vec![(0, 4)], Vec::new()));
+        assert_eq!(first, (vec![(0, 4)], Vec::new(), number(1, 100)), "it knows no more");
         // Two slots go, and one comes back.
         let told = confirm(&[vec![(0, 2)], vec![(0, 3)]], (number(1, 200), number(1, 100)));
-        assert_eq!(told, (vec![(0, 3)], vec![(3, 4)]));
-        let (_, again) = confirm(&[], (number(1, 300), number(1, 100)));
+        assert_eq!(told, (vec![(0, 3)], vec![(3, 4)], number(1, 100)));
+        let (_, again, _) = confirm(&[], (number(1, 300), number(1, 100)));
         assert_eq!(again, [(3, 4)], "the answer may be lost");
-        let (_, later) = confirm(&[], (number(1, 400), number(1, 200)));
+        let (_, later, _) = confirm(&[], (number(1, 400), number(1, 200)));
         assert!(later.is_empty());
-        let (_, lost) = confirm(&[vec![(0, 2)]], (number(2, 10), number(2, 5)));
-        assert!(lost.is_empty(), "it has started since");
-        let (of_nobody, _) = witness.confirm(b"cc", (number(1, 10), number(1, 10)));
+        let (_, lost, since) = confirm(&[vec![(0, 2)]], (number(2, 10), number(2, 5)));
+        assert!(lost.is_empty() && since == number(2, 10), "it has started since");
+        let (of_nobody, ..) = witness.confirm(b"cc", (number(1, 10), number(1, 10)));
         assert!(of_nobody.is_empty());
     }
 }
