@@ -78,10 +78,6 @@ enum Broken {
     HidesItsFloor,
     /// Nobody waits in a slot.
     WaitsForNobody,
-    /// A master that has hung decides before it has read what was said meanwhile.
-    ServesAtOnce,
-    /// A master that waits in a slot does not raise its epoch.
-    KeepsItsEpoch,
     /// A master decides whether others confirm its slots or not.
     AsksNobody,
 }
@@ -129,8 +125,6 @@ struct Master {
     hangs_until: Instant,
     /// When it reads its messages again after it has hung.
     reads_from: Instant,
-    /// The slots in which it decided when it last read them.
-    settled: BTreeSet<u16>,
     is_to_start_at: Option<Instant>,
     serves_from: Instant,
     /// When it last heard from another master, since it started.
@@ -367,7 +361,6 @@ impl Cluster {
                 hands_over: None,
                 hangs_until: now,
                 reads_from: now,
-                settled: BTreeSet::new(),
                 is_to_start_at: None,
                 serves_from: now,
                 heard_at: Some(now),
@@ -654,16 +647,6 @@ fn a_master_that_does_not_tell_its_floor_is_caught() {
 #[test]
 fn a_master_that_believes_who_takes_a_slot_late_is_caught() {
     must_be_caught(Broken::BelievesLateTakers, OVERLAP);
-}
-
-#[test]
-fn a_master_that_has_hung_and_serves_at_once_is_caught() {
-    must_be_caught(Broken::ServesAtOnce, OVERLAP);
-}
-
-#[test]
-fn a_master_that_lets_a_slot_be_won_back_is_caught() {
-    must_be_caught(Broken::KeepsItsEpoch, FENCE);
 }
 
 #[test]

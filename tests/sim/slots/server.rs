@@ -179,10 +179,6 @@ impl Cluster {
     // ---- the module: src/module/slots.rs ----
 
     pub(super) fn admit(&mut self, at: usize, slot: u16) -> Result<(), Refusal> {
-        let is_unread = !self.reads(at) && self.masters[at].settled.contains(&slot);
-        if self.plan.broken == Broken::ServesAtOnce && is_unread {
-            return Ok(());
-        }
         if self.masters[at].node.decides_in(slot) {
             return Ok(());
         }
@@ -213,10 +209,8 @@ impl Cluster {
         self.come_to_all(at);
         let node = &mut self.masters[at].node;
         let owes_epoch = node.engine.owes_epoch(node.clocks().now);
-        if owes_epoch && broken != Broken::KeepsItsEpoch {
-            self.raise_epoch(at);
-        }
         if owes_epoch {
+            self.raise_epoch(at);
             let master = &mut self.masters[at];
             let highest = Cluster::others(at).map(|other| master.epochs[other]).max();
             let is_highest = Some(master.epochs[at]) > highest || broken != Broken::Nothing;
@@ -351,10 +345,6 @@ impl Cluster {
             for other in Cluster::others(at) {
                 master.node.engine.confirmed(&name_of(other), &told, now);
             }
-        }
-        if master.reads_from <= Instant::now() {
-            let slots = moving().into_iter().filter(|slot| master.node.decides_in(*slot));
-            master.settled = slots.collect();
         }
     }
 
