@@ -6,7 +6,7 @@
 //! that most of the one before it know. A master that comes to know a later one tells it from then
 //! on in all its answers, so nobody who asks most of an earlier electorate misses it.
 //!
-//! docs/design.md, "Slots that move", has the rule and the reasons.
+//! docs/design.md, "Who has a vote", has the rules and the reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -170,12 +170,13 @@ impl Succession {
     ) {
         self.name.clone_from(name);
         let before = self.electorates.clone();
-        if others.is_empty() && !believed.contains(name) {
-            // The server was reset, or has begun anew: it belongs to no Cluster.
+        let forgotten: Vec<_> = self.others.difference(&others).cloned().collect();
+        let has_lost = others.is_empty() || !forgotten.is_empty();
+        if has_lost && !believed.contains(name) {
+            // The server was reset, or has begun anew: it may belong to another Cluster by now.
             self.electorates = Electorates::default();
         } else if let Some(number) = self.electorates.latest().map(|latest| latest.number) {
-            let forgotten = self.others.difference(&others);
-            self.electorates.gone.extend(forgotten.map(|name| (name.clone(), number)));
+            self.electorates.gone.extend(forgotten.into_iter().map(|name| (name, number)));
             self.electorates.tidy();
         }
         self.others = others;
@@ -449,6 +450,10 @@ mod tests {
         one.sees(&[], &[], 100);
         assert_eq!(*one.electorates(), Electorates::default());
         assert_eq!(one.news(), Some(Electorates::default()));
+        // It has met another one before it looked. It has not forgotten the rest.
+        let mut one = master(knows([electorate(3, ABC)]), ABC, &["b", "c"]);
+        one.sees(&["c"], &["c"], 100);
+        assert_eq!(*one.electorates(), Electorates::default());
     }
 
     #[test]
