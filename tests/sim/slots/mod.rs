@@ -606,7 +606,7 @@ fn slots_that_move_keep_every_promise_in_many_seeds() {
 /// Whether one of many seeds finds this.
 #[track_caller]
 fn must_be_caught(broken: Broken, complaint: &str) {
-    for seed in 0..2_000 {
+    for seed in 0..4_000 {
         let (_, complaints) = run(Plan::of(seed, broken));
         if let Some(found) = complaints.iter().find(|found| found.contains(complaint)) {
             println!("{broken:?}: seed {seed} found:\n{found}");
