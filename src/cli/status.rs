@@ -262,7 +262,6 @@ fn lock_json(name: &[u8], lock: &LockSurvey) -> Json {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
 
     use super::*;
     use crate::client::LockInfo;
@@ -306,20 +305,6 @@ mod tests {
         assert!(lines[2].contains(&"b".repeat(500)), "nothing is lost to a program");
     }
 
-    /// Of these nodes and no lock.
-    fn survey(nodes: Vec<NodeSurvey>, quorum: usize) -> Survey {
-        Survey {
-            nodes,
-            quorum,
-            locks: BTreeMap::new(),
-            is_cut: false,
-            given_up: Vec::new(),
-            unnamed: 0,
-            hidden: 0,
-            counted_max: crate::engine::Fence::MAX,
-        }
-    }
-
     /// Regression: the rest of a cut state, such as the master that fails, was shown nowhere.
     #[test]
     fn a_state_that_is_cut_at_a_terminal_is_printed_in_full_below() {
@@ -330,7 +315,7 @@ mod tests {
             unlisted: None,
             status: Err(Vote::Unreachable(text.into())),
         };
-        let survey = survey(vec![node("a", &state), node("b", "no")], 2);
+        let survey = Survey::of(vec![node("a", &state), node("b", "no")], 2);
         let full = format!("unreachable: {state}");
         let lines_at = |room: Option<usize>| -> Vec<String> {
             lines(&survey, room).into_iter().filter(|line| line.contains(&full)).collect()
@@ -356,7 +341,7 @@ mod tests {
                 unlisted: None,
                 status: Ok(status),
             };
-            let survey = survey(vec![node], 1);
+            let survey = Survey::of(vec![node], 1);
             let shown = format!("\"failed_moves\":{count}");
             assert!(json(&survey).to_string().contains(&shown), "{}", json(&survey));
             lines(&survey, None).concat()

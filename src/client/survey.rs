@@ -404,6 +404,23 @@ impl Locker {
 }
 
 #[cfg(test)]
+impl Survey {
+    /// Of these nodes and no lock.
+    pub(crate) fn of(nodes: Vec<NodeSurvey>, quorum: usize) -> Survey {
+        Survey {
+            nodes,
+            quorum,
+            locks: BTreeMap::new(),
+            is_cut: false,
+            given_up: Vec::new(),
+            unnamed: 0,
+            hidden: 0,
+            counted_max: Fence::MAX,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -419,17 +436,7 @@ mod tests {
             }),
         };
         let quorum = fences.len() / 2 + 1;
-        let nodes = fences.iter().map(node).collect();
-        Survey {
-            nodes,
-            quorum,
-            locks: BTreeMap::new(),
-            is_cut: false,
-            given_up: Vec::new(),
-            unnamed: 0,
-            hidden: 0,
-            counted_max: Fence::MAX,
-        }
+        Survey::of(fences.iter().map(node).collect(), quorum)
     }
 
     #[test]

@@ -322,23 +322,13 @@ mod tests {
     }
 
     fn survey(locks: &[(&str, LockSurvey)]) -> Survey {
-        Survey {
-            nodes: vec![
-                node("one:6379", Ok(status(90, None))),
-                node("two:6379", Ok(status(80, Some(Duration::from_millis(1_500))))),
-                node("three:6379", Err(Vote::TimedOut)),
-            ],
-            quorum: 2,
-            locks: locks
-                .iter()
-                .map(|(name, lock)| (name.as_bytes().to_vec(), lock.clone()))
-                .collect(),
-            is_cut: false,
-            given_up: Vec::new(),
-            unnamed: 0,
-            hidden: 0,
-            counted_max: Fence::MAX,
-        }
+        let nodes = vec![
+            node("one:6379", Ok(status(90, None))),
+            node("two:6379", Ok(status(80, Some(Duration::from_millis(1_500))))),
+            node("three:6379", Err(Vote::TimedOut)),
+        ];
+        let locks = locks.iter().map(|(name, lock)| (name.as_bytes().to_vec(), lock.clone()));
+        Survey { locks: locks.collect(), ..Survey::of(nodes, 2) }
     }
 
     fn drawn(state: &State, (width, height): (u16, u16)) -> Buffer {
