@@ -20,8 +20,10 @@ pub const STATE_VERSION: u8 = 4;
 const WITHOUT_ELECTORATES: u8 = 3;
 const WITHOUT_LONGEST: u8 = 2;
 
-/// The longest state file, in bytes. It limits what a decoder may allocate.
-const BYTES_MAX: usize = 8 << 20;
+/// The longest state file without electorates, in bytes. It limits what a decoder may allocate.
+const BYTES_MAX: usize = 1024;
+/// The longest with electorates: as many as a node knows, each of a thousand masters.
+const BYTES_MAX_IN_CLUSTER: usize = 8 << 20;
 
 /// What every state file starts with.
 const NAME: &[u8] = b"lockmod state\n";
@@ -198,7 +200,7 @@ pub fn decode_state(bytes: &[u8]) -> Result<(Saved, Electorates), CodecError> {
         1 => decode::<StateV1, BYTES_MAX>(payload)?.upgrade().upgrade().upgrade(),
         WITHOUT_LONGEST => decode::<StateV2, BYTES_MAX>(payload)?.upgrade().upgrade(),
         WITHOUT_ELECTORATES => decode::<StateV3, BYTES_MAX>(payload)?.upgrade(),
-        _ => decode::<_, BYTES_MAX>(payload)?,
+        _ => decode::<_, BYTES_MAX_IN_CLUSTER>(payload)?,
     };
     let (StateV3 { state, longest_ms }, electorates) = state.electorates();
     let head = state.head;

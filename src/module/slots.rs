@@ -208,7 +208,9 @@ fn answer(
 /// Whether this server can confirm the slots of others. A master that has become a replica may
 /// still have a vote.
 fn can_confirm(context: &Context<'_>) -> bool {
-    let knows_any = |process: &mut Process| process.node.electorates() != Electorates::default();
+    let knows_any = |process: &mut Process| {
+        process.node.electorates().and_then(Electorates::counting).is_some()
+    };
     can_answer(context) || process::with(context.in_server(), knows_any)
 }
 

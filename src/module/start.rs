@@ -169,7 +169,7 @@ pub(super) fn promoted(context: &mut Context<'_>) {
         if is_in_cluster {
             // It waits for all leases in its slots, and looks at the slots when they are its own.
             process.slots_at_load = None;
-            let known = process.node.electorates();
+            let known = process.node.electorates().cloned().unwrap_or_default();
             process.node.join_cluster(clock::boot_id(), true, known);
         }
         process.node.promoted(now, max_ttl, caution)

@@ -68,7 +68,7 @@ impl Change {
     }
 
     /// Applies the change to the contents of the file.
-    pub fn apply(self, saved: &mut Saved) {
+    pub fn apply(self, saved: &mut Saved, electorates: &mut Electorates) {
         saved.is_always_durable &= !self.relies_less();
         match self {
             Change::Begun => {}
@@ -87,8 +87,7 @@ impl Change {
             }
             Change::Demoted => saved.was_replica = true,
             Change::Longest(longest) => saved.longest = longest,
-            // The statement has these itself.
-            Change::Electorates(_) => {}
+            Change::Electorates(known) => *electorates = known,
             Change::NotAlwaysDurable => {}
             Change::DatedBy(clocks) => {
                 saved.was_stepped = true;

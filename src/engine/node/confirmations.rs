@@ -43,8 +43,6 @@ struct Voter {
     /// Of those, slots that it confirmed before: when that question was asked. What it has
     /// confirmed it cannot take back.
     last: BTreeMap<u16, Instant>,
-    /// It has a vote in an electorate that may count.
-    has_vote: bool,
 }
 
 /// Of one electorate: the others that have a vote, by their places, and how many of them make a
@@ -87,7 +85,6 @@ impl Voter {
             unsteady: BTreeMap::new(),
             lacks: own.clone(),
             last: BTreeMap::new(),
-            has_vote: false,
         }
     }
 
@@ -185,19 +182,19 @@ impl Confirmations {
             needed,
         });
         self.turn_over(panels.collect(), now);
-        for voter in &mut self.voters {
-            voter.has_vote = with_vote.contains(&voter.name);
-        }
     }
 
     /// These majorities count from now on. What the new ones have confirmed without a break counts
     /// only from when the former ones had, too.
     fn turn_over(&mut self, panels: Vec<Panel>, now: Instant) {
-        let former = std::mem::replace(&mut self.panels, panels);
-        if !former.is_empty() && former.iter().all(|panel| self.panels.contains(panel)) {
-            return;
+        if self.panels.is_empty() || !self.panels.iter().all(|panel| panels.contains(panel)) {
+            self.keep_breaks(now);
         }
-        let panels = std::mem::replace(&mut self.panels, former);
+        self.panels = panels;
+    }
+
+    /// Nothing is confirmed for longer than the present majorities have confirmed it.
+    fn keep_breaks(&mut self, now: Instant) {
         let counting = |voter: &&Voter| voter.counts(now);
         let since = self.most_since(counting, |voter| voter.steady_since).unwrap_or(now);
         let odd = self.odd(&self.own).into_iter();
@@ -210,11 +207,13 @@ impl Confirmations {
                 *known = (*known).max(*since);
             }
         }
-        self.panels = panels;
     }
 
+    /// The others that have a vote in any electorate.
     fn votes(&self) -> impl Iterator<Item = &Voter> {
-        self.voters.iter().filter(|voter| voter.has_vote)
+        let places: BTreeSet<usize> =
+            self.panels.iter().flat_map(|panel| &panel.others).copied().collect();
+        places.into_iter().map(|place| &self.voters[place])
     }
 
     /// Whether the node is the only one with a vote.
@@ -340,8 +339,11 @@ impl Confirmations {
             return Vec::new();
         }
         *is_told = true;
-        let matters = |voter: &&Voter| voter.has_vote || self.panels.is_empty();
-        let silent = self.voters.iter().filter(matters).filter(|voter| !voter.counts(now));
+        let asked: Vec<&Voter> = match self.panels.is_empty() {
+            true => self.voters.iter().collect(),
+            false => self.votes().collect(),
+        };
+        let silent = asked.into_iter().filter(|voter| !voter.counts(now));
         silent.map(|voter| voter.name.clone()).collect()
     }
 

@@ -357,7 +357,7 @@ impl Saved {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Lease, Mode, Token};
+    use crate::engine::{Electorates, Lease, Mode, Token};
 
     const BOOT: u64 = 7;
     const HOUR: u64 = 3_600_000;
@@ -528,7 +528,7 @@ mod tests {
         let (now, none) = (Instant::from_millis(12_500), Instant::default());
         let stopped = Stopped { is_saved: true, inventory: inventory(3) };
         let mut left = saved();
-        stop(&node, now, none, stopped).apply(&mut left);
+        stop(&node, now, none, stopped).apply(&mut left, &mut Electorates::default());
         left.at = clocks(12_500, HOUR + 2_500);
         let again = Loaded { clocks: clocks(13_000, HOUR + 3_000), ..loaded() };
         let until = Instant::from_millis(40_000);
@@ -538,7 +538,7 @@ mod tests {
         // A stop after the quarantine leaves nothing to wait for.
         let late = Instant::from_millis(40_001);
         let mut after = saved();
-        stop(&node, late, none, stopped).apply(&mut after);
+        stop(&node, late, none, stopped).apply(&mut after, &mut Electorates::default());
         assert_eq!((after.ceilings.lease, after.stop), (none, Some(stopped)));
     }
 

@@ -213,10 +213,9 @@ impl Node {
         self.slots = Some(Box::new(Slots::new(boot, was_promoted, electorates)));
     }
 
-    /// The electorates that the node knows.
-    pub fn electorates(&self) -> Electorates {
-        let slots = self.slots.as_ref();
-        slots.map(|slots| slots.confirmations.electorates().clone()).unwrap_or_default()
+    /// The electorates that the node knows, in a Cluster.
+    pub fn electorates(&self) -> Option<&Electorates> {
+        self.slots.as_ref().map(|slots| slots.confirmations.electorates())
     }
 
     /// What the state file must have of electorates before another message is sent.

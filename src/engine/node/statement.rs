@@ -54,10 +54,7 @@ impl Statement {
 
     /// Changes what the file must contain. No ceilings may be used until that is written.
     pub fn change(&mut self, change: Change) {
-        match change {
-            Change::Electorates(known) => self.electorates = known,
-            change => change.apply(&mut self.wanted),
-        }
+        change.apply(&mut self.wanted, &mut self.electorates);
         self.changes += 1;
     }
 
