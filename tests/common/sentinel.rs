@@ -65,6 +65,11 @@ impl Group {
         };
         let group = Group { servers, sentinels };
         group.wait_until_known();
+        // A Sentinel that finds a promoted replica before the others told it of the failover makes
+        // it a replica again, after four of these periods. The failover is told of at once.
+        for sentinel in &group.sentinels {
+            sentinel.tune("publish-period 2000");
+        }
         group
     }
 
@@ -150,11 +155,15 @@ impl Sentinel {
         command.stdout(log.try_clone().expect("a file can be shared")).stderr(log);
         self.child = Some(process::spawn(command).expect("the server can be run"));
         wait_for("the Sentinel answers", || self.run("PING").is_ok().then_some(()));
-        // More often than by default, so that tests need not wait. Old versions lack this setting.
-        // Five ping-periods are more than a second: a Sentinel promotes no replica whose last INFO
-        // is older than that, and asks for it once a second while the master is down.
-        let often = "info-period 200 ping-period 300 ask-period 100 publish-period 200";
-        drop(self.run(&format!("SENTINEL DEBUG {often}")));
+        // More often than by default, so that tests need not wait. Five ping-periods are more than
+        // a second: a Sentinel promotes no replica whose last INFO is older than that, and asks for
+        // it once a second while the master is down.
+        self.tune("info-period 200 ping-period 300 ask-period 100 publish-period 200");
+    }
+
+    /// Old versions lack these settings.
+    fn tune(&self, periods: &str) {
+        drop(self.run(&format!("SENTINEL DEBUG {periods}")));
     }
 
     pub fn port(&self) -> u16 {
