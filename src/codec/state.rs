@@ -4,13 +4,12 @@
 //! [`CodecError::Corrupt`], whatever its version. An intact file of a newer version is
 //! [`CodecError::Newer`]: a build that cannot read it must not overwrite it.
 
-use std::collections::BTreeSet;
-
 use bincode::{Decode, Encode};
 
 use super::{CodecError, decode, encode, fence, split};
 use crate::engine::{
-    Ceilings, Clocks, Electorate, Electorates, Instant, Inventory, Millis, Saved, Stopped, UnixTime,
+    Ceilings, Clocks, Elector, Electorate, Electorates, Instant, Inventory, Millis, Saved, Stopped,
+    UnixTime,
 };
 
 /// The newest version of a state file that this build reads. It writes it only for a master of a
@@ -85,8 +84,15 @@ struct StateV3 {
 #[derive(Encode, Decode)]
 struct StateV4 {
     state: StateV3,
-    known: Vec<(u64, BTreeSet<Vec<u8>>)>,
+    itself: ElectorV4,
+    known: Vec<(u64, u64, Vec<ElectorV4>)>,
     gone: Vec<(Vec<u8>, u64)>,
+}
+
+#[derive(Encode, Decode)]
+struct ElectorV4 {
+    name: Vec<u8>,
+    life: u64,
 }
 
 impl StateV1 {
@@ -120,21 +126,30 @@ impl StateV2 {
 impl StateV3 {
     /// Version 3 did not record electorates.
     fn upgrade(self) -> StateV4 {
-        StateV4 { state: self, known: Vec::new(), gone: Vec::new() }
+        StateV4::of(self, &Electorates::default())
     }
 }
 
 impl StateV4 {
     fn of(state: StateV3, electorates: &Electorates) -> StateV4 {
-        let known = electorates.known.iter().cloned();
-        let known = known.map(|Electorate { number, members }| (number, members)).collect();
-        StateV4 { state, known, gone: electorates.gone.clone().into_iter().collect() }
+        let Electorates { itself, known, gone } = electorates.clone();
+        let elector = |Elector { name, life }| ElectorV4 { name, life };
+        let known = known.into_iter().map(|Electorate { number, origin, members }| {
+            (number, origin, members.into_iter().map(elector).collect())
+        });
+        let (itself, known) = (elector(itself), known.collect());
+        StateV4 { state, itself, known, gone: gone.into_iter().collect() }
     }
 
     fn electorates(self) -> (StateV3, Electorates) {
-        let known = self.known.into_iter();
-        let known = known.map(|(number, members)| Electorate { number, members }).collect();
-        (self.state, Electorates { known, gone: self.gone.into_iter().collect() })
+        let StateV4 { state, itself, known, gone } = self;
+        let elector = |ElectorV4 { name, life }| Elector { name, life };
+        let known = known.into_iter().map(|(number, origin, members)| {
+            let members = members.into_iter().map(elector).collect();
+            Electorate { number, origin, members }
+        });
+        let (itself, known) = (elector(itself), known.collect());
+        (state, Electorates { itself, known, gone: gone.into_iter().collect() })
     }
 }
 
@@ -261,10 +276,12 @@ mod tests {
     }
 
     fn electorates() -> Electorates {
-        let members = |names: &[u8]| names.iter().map(|name| vec![*name; 40]).collect();
+        let elector = |name: &u8| Elector { name: vec![*name; 40], life: u64::MAX };
+        let members = |names: &[u8]| names.iter().map(elector).collect();
         let known = [(7, members(b"abc")), (u64::MAX, members(b"b"))];
-        let known = known.map(|(number, members)| Electorate { number, members }).into();
-        Electorates { known, gone: [(vec![b'a'; 40], 7)].into() }
+        let electorate = |(number, members)| Electorate { number, origin: u64::MAX, members };
+        let known = known.map(electorate).into();
+        Electorates { itself: elector(&b'b'), known, gone: [(vec![b'a'; 40], 7)].into() }
     }
 
     #[test]

@@ -51,14 +51,14 @@ pub use mode::Mode;
 pub use node::{
     Acquired, Attached, Authority, Availability, BEAT, Begun, Call, CallId, Came, Caution,
     Ceilings, Census, Change, Claim, ConfirmQuestion, Confirmation, ConnectionId, Counts, Decided,
-    Direct, Draft, Effect, Electorate, Electorates, Extended, FENCE_BLOCK, Fencing, Footing, Found,
-    Gate, Granted, Grantee, Heartbeat, HeldCount, Inventory, LEASE_BLOCK, Lease, Left, Line,
-    Loaded, Lock, LockAccount, LockName, LockState, Look, Mandate, MasterName, MoveAtOnce,
-    NextCalls, Node, NodeAccount, Notice, Parting, Passage, Pledge, Promises, Question, Queued,
-    ReadersAccount, Recovery, Released, Replicas, SLOTS, SUPPORT, Saved, Shares, SlotAnswer,
-    SlotRuns, Slots, Stated, Statement, Stop, Stopped, Succession, Tally, Tended, Tenure, Turn,
-    Turning, Uncounted, Unlike, Waiter, WaiterLimit, Warning, promote, question_number, recover,
-    start,
+    Direct, Draft, Effect, Elector, Electorate, Electorates, Extended, FENCE_BLOCK, Fencing,
+    Footing, Found, Gate, Granted, Grantee, Heartbeat, HeldCount, Inventory, LEASE_BLOCK, Lease,
+    Left, Line, Loaded, Lock, LockAccount, LockName, LockState, Look, Mandate, MasterName,
+    MoveAtOnce, NextCalls, Node, NodeAccount, Notice, Parting, Passage, Pledge, Promises, Question,
+    Queued, ReadersAccount, Recovery, Released, Replicas, SLOTS, SUPPORT, Saved, Shares,
+    SlotAnswer, SlotRuns, Slots, Stated, Statement, Stop, Stopped, Succession, Tally, Tended,
+    Tenure, Turn, Turning, Uncounted, Unlike, Waiter, WaiterLimit, Warning, promote,
+    question_number, recover, start,
 };
 pub use pursuit::{Harvest, PublishedGrant, Pursuit};
 pub use quorum::{NODES_MAX, NodeSet, Quorum};

@@ -11,8 +11,8 @@ use super::process::Process;
 use super::state_file::StateFile;
 use super::{clock, config, process, start};
 use crate::engine::{
-    Came, ConfirmQuestion, Electorates, Millis, MoveAtOnce, Passage, QuarantineReason, Question,
-    Refusal, SlotRuns,
+    Came, ConfirmQuestion, Millis, MoveAtOnce, Passage, QuarantineReason, Question, Refusal,
+    SlotRuns,
 };
 use crate::wire::slots::{SlotMessage, has_highest_epoch, read_message, read_shares, slot_of};
 
@@ -209,7 +209,7 @@ fn answer(
 /// still have a vote.
 fn can_confirm(context: &Context<'_>) -> bool {
     let knows_any = |process: &mut Process| {
-        process.node.electorates().and_then(Electorates::counting).is_some()
+        process.node.electorates().is_some_and(|electorates| !electorates.known.is_empty())
     };
     can_answer(context) || process::with(context.in_server(), knows_any)
 }

@@ -8,8 +8,8 @@ use super::request::number;
 use std::fmt;
 
 use crate::engine::{
-    ConfirmQuestion, Confirmation, Electorate, Electorates, Fence, Footing, Millis, Passage, SLOTS,
-    Shares, SlotAnswer, SlotRuns,
+    ConfirmQuestion, Confirmation, Elector, Electorate, Electorates, Fence, Footing, Millis,
+    Passage, SLOTS, Shares, SlotAnswer, SlotRuns,
 };
 
 /// The slot of a name.
@@ -122,10 +122,11 @@ pub enum SlotMessage {
         slots: SlotRuns,
     },
     /// To all: whether they confirm which slots are the sender's: `lockmod confirm number since
-    /// digest`, and perhaps electorates.
+    /// life digest`, and perhaps electorates.
     ConfirmQuestion(ConfirmQuestion),
     /// To who asked that: `lockmod confirmed number since first-last ... lost first-last ... digest
-    /// digest`, and perhaps electorates: `electorates number:name,... gone name:number ...`.
+    /// life digest`, and perhaps electorates:
+    /// `electorates number:origin:name=life,... gone name:number ...`.
     Confirmation(Confirmation),
     /// To a master that asked: `lockmod floor left longest number up held sure first-last ...`.
     Answer {
@@ -144,9 +145,9 @@ impl fmt::Display for SlotMessage {
             SlotMessage::Question { number, passage, .. } => {
                 write!(f, " {} {number}", ask(*passage))?
             }
-            SlotMessage::ConfirmQuestion(ConfirmQuestion { number, since, digest, .. }) => {
-                write!(f, " {CONFIRM} {number} {since} {digest}")?
-            }
+            SlotMessage::ConfirmQuestion(ConfirmQuestion {
+                number, since, life, digest, ..
+            }) => write!(f, " {CONFIRM} {number} {since} {life} {digest}")?,
             SlotMessage::Confirmation(Confirmation { number, since, .. }) => {
                 write!(f, " {CONFIRMED} {number} {since}")?
             }
@@ -173,7 +174,7 @@ impl fmt::Display for SlotMessage {
                 write!(f, " {LOST}")?;
                 let mut lost = told.lost.iter();
                 lost.try_for_each(|(first, last)| write!(f, " {first}-{last}"))?;
-                write!(f, " {DIGEST} {}", told.digest)?;
+                write!(f, " {DIGEST} {} {}", told.life, told.digest)?;
                 write_electorates(f, &told.electorates)
             }
         }
@@ -181,11 +182,13 @@ impl fmt::Display for SlotMessage {
 }
 
 fn write_electorates(f: &mut fmt::Formatter<'_>, told: &Option<Electorates>) -> fmt::Result {
-    let Some(Electorates { known, gone }) = told else { return Ok(()) };
+    // The message has the sender's life, and the server says who that is.
+    let Some(Electorates { itself: _, known, gone }) = told else { return Ok(()) };
     write!(f, " {ELECTORATES}")?;
-    for Electorate { number, members } in known {
-        let members: Vec<_> = members.iter().map(|name| String::from_utf8_lossy(name)).collect();
-        write!(f, " {number}:{}", members.join(","))?;
+    for Electorate { number, origin, members } in known {
+        let member = |one: &Elector| format!("{}={}", String::from_utf8_lossy(&one.name), one.life);
+        let members: Vec<_> = members.iter().map(member).collect();
+        write!(f, " {number}:{origin}:{}", members.join(","))?;
     }
     write!(f, " {GONE}")?;
     gone.iter()
@@ -197,9 +200,15 @@ fn read_electorates<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Ele
     words.next().filter(|word| *word == ELECTORATES)?;
     let mut told = Electorates::default();
     for word in words.by_ref().take_while(|word| *word != GONE) {
-        let (number, members) = word.split_once(':')?;
-        let members = members.split(',').map(|name| name.as_bytes().to_vec()).collect();
-        told.known.insert(Electorate { number: self::number(number.as_bytes())?, members });
+        let mut parts = word.split(':');
+        let mut count = || self::number(parts.next()?.as_bytes());
+        let (number, origin) = (count()?, count()?);
+        let member = |word: &str| {
+            let (name, life) = word.split_once('=')?;
+            Some(Elector { name: name.as_bytes().to_vec(), life: self::number(life.as_bytes())? })
+        };
+        let members = parts.next()?.split(',').map(member).collect::<Option<_>>()?;
+        told.known.insert(Electorate { number, origin, members });
     }
     for word in words {
         let (name, up_to) = word.split_once(':')?;
@@ -221,8 +230,9 @@ pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
     }
     if first == CONFIRM {
         let (number, since) = (count(words.next())?, count(words.next())?);
-        let (digest, electorates) = (count(words.next())?, read_electorates(&mut words));
-        let asked = ConfirmQuestion { number, since, digest, electorates };
+        let (life, digest) = (count(words.next())?, count(words.next())?);
+        let electorates = read_electorates(&mut words);
+        let asked = ConfirmQuestion { number, since, life, digest, electorates };
         return Some(SlotMessage::ConfirmQuestion(asked));
     }
     if first == CONFIRMED {
@@ -231,8 +241,9 @@ pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
         let slots = slots.collect();
         let lost = words.by_ref().take_while(|word| *word != DIGEST).filter_map(read_range);
         let lost = lost.collect();
-        let (digest, electorates) = (count(words.next())?, read_electorates(&mut words));
-        let told = Confirmation { number, since, slots, lost, digest, electorates };
+        let (life, digest) = (count(words.next())?, count(words.next())?);
+        let electorates = read_electorates(&mut words);
+        let told = Confirmation { number, since, slots, lost, life, digest, electorates };
         return Some(SlotMessage::Confirmation(told));
     }
     let floor = Fence::new(count(Some(first))?)?;
@@ -335,11 +346,16 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
             let footing = Footing { floor: Fence::new(floor).unwrap(), left, longest };
             let passage = Passage::ALL[passage];
             let name = |number: &(u16, u16)| format!("{:040x}", number.0).into_bytes();
-            let members: BTreeSet<Vec<u8>> = slots.iter().map(name).collect();
-            let gone = members.iter().take(1).map(|name| (name.clone(), number)).collect();
-            let known = (0..members.len() as u64)
-                .map(|number| Electorate { number, members: members.clone() });
-            let electorates = Some(Electorates { known: known.collect(), gone });
+            let member = |slot: &(u16, u16)| Elector { name: name(slot), life: left.get() };
+            let members: BTreeSet<Elector> = slots.iter().map(member).collect();
+            let gone = slots.iter().take(1).map(|slot| (name(slot), number)).collect();
+            let known = (0..members.len() as u64).map(|number| Electorate {
+                number,
+                origin: longest.get(),
+                members: members.clone(),
+            });
+            let electorates =
+                Some(Electorates { known: known.collect(), gone, ..Electorates::default() });
             let electorates = electorates.filter(|_| number % 2 == 0);
             for message in [
                 SlotMessage::Report(footing),
@@ -347,6 +363,7 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
                 SlotMessage::ConfirmQuestion(ConfirmQuestion {
                     number,
                     since: left.get(),
+                    life: longest.get(),
                     digest: number,
                     electorates: electorates.clone(),
                 }),
@@ -355,6 +372,7 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
                     since: left.get(),
                     slots: slots.clone(),
                     lost: slots.iter().take(1).copied().collect(),
+                    life: longest.get(),
                     digest: number,
                     electorates: electorates.clone(),
                 }),

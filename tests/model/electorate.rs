@@ -7,14 +7,17 @@
 //! answered not long ago, itself included if it has a vote.
 //!
 //! Two masters that are sure at the same time share a voter whose answers to both count: so it
-//! cannot have confirmed one slot to both.
+//! cannot have confirmed one slot to both. Masters of two Clusters that have met, so far as those
+//! who know of that are concerned.
 //!
 //! The clock of the model stands still: a tick ages everything that the masters remember
 //! (`Succession::rebased`).
 
 use std::collections::BTreeSet;
 
-use lockmod::engine::{Electorate, Electorates, Instant, MasterName, Millis, Succession};
+use lockmod::engine::{
+    Elector, Electorate, Electorates, Instant, MasterName, Millis, Shares, Succession,
+};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use stateright::{Model, Property};
@@ -43,12 +46,16 @@ pub(crate) enum Defect {
     Forgets,
     /// A master does not know that others may be added after the one that it proposes.
     TellsOnlyTheLatest,
+    /// A master that has lost its state file has the vote that it had.
+    KeepsItsLife,
+    /// What was begun in another Cluster may take the place of what was begun here.
+    OneOrigin,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// By master: who has slots, as its server may come to believe, in this order. The first is
-    /// what all masters believe, and know, at first.
+    /// also what it knows at first.
     pub(crate) beliefs: &'static [&'static [&'static [u8]]],
     /// How often a master starts again.
     pub(crate) starts: u8,
@@ -81,10 +88,12 @@ struct Master {
     succession: Succession,
     /// Which of its beliefs its server has.
     belief: usize,
-    /// How long ago it asked each other one what that has answered.
-    answered: Vec<Option<u8>>,
+    /// How long ago it asked each other one what that has answered, in which life.
+    answered: Vec<Option<(u8, u64)>>,
     /// Answers on their way to it, and how long ago it asked.
     on_the_way: Vec<Option<(Electorates, u8)>>,
+    /// The origins that it has known in its life.
+    origins: BTreeSet<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -117,8 +126,9 @@ fn name(master: usize) -> MasterName {
     vec![master as u8]
 }
 
-fn members(masters: &[u8]) -> BTreeSet<MasterName> {
-    masters.iter().map(|master| vec![*master]).collect()
+/// In its first life.
+fn elector(master: u8) -> Elector {
+    Elector { name: name(master.into()), life: 1 }
 }
 
 impl World {
@@ -135,39 +145,62 @@ impl World {
         self.bounds.beliefs.len()
     }
 
-    fn succession(&self, electorates: Electorates) -> Succession {
+    /// `start`: the number of the start.
+    fn succession(&self, start: u64, electorates: Electorates) -> Succession {
         let is_hasty = self.bounds.defect == Defect::TakesOverAtOnce;
         let delay = if is_hasty { Millis::ZERO } else { Millis::new(2 * TICK.get()) };
-        Succession::new(electorates, delay)
+        Succession::new(start, electorates, delay)
     }
 
-    fn first(&self) -> Electorates {
-        let first = Electorate { number: 0, members: members(self.bounds.beliefs[0][0]) };
-        Electorates { known: [first].into(), ..Electorates::default() }
+    fn first(&self, at: usize) -> Electorates {
+        let first = self.bounds.beliefs[at][0];
+        let members = first.iter().map(|master| elector(*master)).collect();
+        // Those of the other Cluster have had more of them.
+        let is_other = first != self.bounds.beliefs[0][0];
+        let has_origin = is_other && self.bounds.defect != Defect::OneOrigin;
+        let (number, origin) = (u64::from(is_other) * 7, u64::from(has_origin));
+        let known = [Electorate { number, origin, members }].into();
+        Electorates { itself: elector(at as u8), known, ..Electorates::default() }
     }
 
-    fn believed(&self, master: &Master, at: usize) -> BTreeSet<MasterName> {
-        members(self.bounds.beliefs[at][master.belief])
+    fn believed(&self, master: &Master, at: usize) -> &'static [u8] {
+        self.bounds.beliefs[at][master.belief]
     }
 
     fn look(&self, state: &mut State, at: usize) {
         let believed = self.believed(&state.masters[at], at);
-        let others = (0..self.count()).filter(|other| *other != at).map(name).collect();
-        state.masters[at].succession.look(&name(at), (believed, others), NOW);
+        let (mut others, mut idle) = (Vec::new(), Vec::new());
+        for other in (0..self.count()).filter(|other| *other != at) {
+            match believed.contains(&(other as u8)) {
+                true => others.push((name(other), vec![(1, 1)])),
+                false => idle.push(name(other)),
+            }
+        }
+        let own = believed.contains(&(at as u8)).then_some((0, 0)).into_iter().collect();
+        let shares = Shares { name: name(at), own, others, idle, ..Shares::default() };
+        let master = &mut state.masters[at];
+        master.succession.look(&shares, NOW);
+        let known = &master.succession.electorates().known;
+        master.origins.extend(known.iter().map(|one| one.origin));
     }
 
     fn start(&self, state: &mut State, at: usize, known: Electorates) {
         state.starts += 1;
+        let start = u64::from(state.starts);
         let master = &mut state.masters[at];
-        master.succession = self.succession(known);
+        let is_new = known.itself.life == 0;
+        master.succession = self.succession(start, known);
         master.answered.fill(None);
         master.on_the_way.fill(None);
+        if is_new {
+            master.origins.clear();
+        }
         self.look(state, at);
     }
 
     /// What a master answers to one whose latest electorate is this.
     fn told(&self, state: &State, at: usize, asked: Option<&Electorate>) -> Electorates {
-        let mut told = state.masters[at].succession.electorates().clone();
+        let mut told = state.masters[at].succession.electorates().told();
         let first = told.known.first().cloned();
         match self.bounds.defect {
             Defect::HidesTheNext => {
@@ -183,65 +216,63 @@ impl World {
 
     /// Asks, and returns the answer.
     fn ask(&self, state: &mut State, from: usize, to: usize) -> Electorates {
-        let asked = state.masters[from].succession.electorates().clone();
-        state.masters[to].succession.hear(&name(from), (Some(&asked), 0), NOW);
+        let asked = state.masters[from].succession.electorates().told();
+        state.masters[to].succession.hear(&asked.itself, (Some(&asked), 0), NOW);
         self.look(state, to);
         self.told(state, to, asked.known.last())
     }
 
     fn receive(&self, state: &mut State, at: usize, from: usize, (told, age): (Electorates, u8)) {
         let master = &mut state.masters[at];
-        if !master.succession.hear(&name(from), (Some(&told), 0), NOW) {
+        let life = told.itself.life;
+        if !master.succession.hear(&told.itself, (Some(&told), 0), NOW) {
             return;
         }
-        let known = master.answered[from].map_or(age, |known| known.min(age));
-        master.answered[from] = (known <= COUNTS).then_some(known);
+        let known = master.answered[from].filter(|known| known.1 == life);
+        let age = known.map_or(age, |known| known.0.min(age));
+        master.answered[from] = (age <= COUNTS).then_some((age, life));
         self.look(state, at);
     }
 
     /// Who has confirmed this master, if they are enough.
-    fn majority(&self, state: &State, at: usize) -> Option<BTreeSet<usize>> {
+    fn majority(&self, state: &State, at: usize) -> Option<BTreeSet<Elector>> {
         let master = &state.masters[at];
-        let has_answered = |other: &usize| *other == at || master.answered[*other].is_some();
-        let number = |name: &MasterName| usize::from(name[0]);
-        let mut electorates: Vec<(BTreeSet<usize>, usize)> = match self.bounds.defect {
+        let known = master.succession.electorates();
+        let has_answered = |one: &Elector| {
+            let answered = master.answered[usize::from(one.name[0])];
+            *one == known.itself || answered.is_some_and(|(_, life)| life == one.life)
+        };
+        let mut electorates: Vec<BTreeSet<Elector>> = match self.bounds.defect {
             Defect::CountsWhomItSees => {
-                let believed = self.believed(master, at);
-                vec![(believed.iter().map(number).collect(), believed.len() / 2 + 1)]
+                vec![self.believed(master, at).iter().map(|other| elector(*other)).collect()]
             }
-            _ => master
-                .succession
-                .electorates()
-                .known
-                .iter()
-                .map(|one| {
-                    let voters = master.succession.electorates().voters(one);
-                    let voters: BTreeSet<usize> = voters.map(number).collect();
-                    let needed = voters.len() / 2 + 1;
-                    (voters, needed)
-                })
-                .collect(),
+            _ => known.known.iter().map(|one| known.voters(one).cloned().collect()).collect(),
         };
         if self.bounds.defect == Defect::CountsTheFirst {
             electorates.truncate(1);
         }
-        let most = |(all, needed): &(BTreeSet<usize>, usize)| {
-            all.iter().filter(|voter| has_answered(voter)).count() >= *needed
+        let most = |all: &BTreeSet<Elector>| {
+            2 * all.iter().filter(|voter| has_answered(voter)).count() > all.len()
         };
         let is_sure = !electorates.is_empty() && electorates.iter().all(most);
-        let confirming = electorates.iter().flat_map(|(all, _)| all).copied();
-        is_sure.then(|| confirming.filter(has_answered).collect())
+        let confirming = electorates.iter().flatten().filter(|voter| has_answered(voter));
+        is_sure.then(|| confirming.cloned().collect())
     }
 
     /// Two masters are sure, and share no voter.
     fn is_split(&self, state: &State) -> bool {
-        let sure: Vec<_> = (0..self.count()).filter_map(|at| self.majority(state, at)).collect();
-        let mut pairs = (0..sure.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
-        pairs.any(|(one, other)| sure[one].is_disjoint(&sure[other]))
+        let sure = (0..self.count()).filter_map(|at| Some((at, self.majority(state, at)?)));
+        let sure: Vec<_> = sure.collect();
+        let mut pairs = sure.iter().flat_map(|one| sure.iter().map(move |other| (one, other)));
+        pairs.any(|(one, other)| {
+            let [ours, theirs] = [one, other].map(|(at, _)| &state.masters[*at].origins);
+            !ours.is_disjoint(theirs) && one.1.is_disjoint(&other.1)
+        })
     }
 
     fn witness(&self, state: &State) {
-        let counting = |at: usize| state.masters[at].succession.electorates().counting().cloned();
+        let known = |at: usize| &state.masters[at].succession.electorates().known;
+        let counting = |at: usize| known(at).first().cloned();
         let sure = (0..self.count()).filter(|at| self.majority(state, *at).is_some());
         let sure: BTreeSet<_> = sure.filter_map(counting).collect();
         if sure.len() > 1 {
@@ -295,13 +326,14 @@ impl Model for World {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let master = Master {
-            succession: self.succession(self.first()),
+        let master = |at| Master {
+            succession: self.succession(0, self.first(at)),
             belief: 0,
             answered: vec![None; self.count()],
             on_the_way: vec![None; self.count()],
+            origins: BTreeSet::new(),
         };
-        let mut state = State { masters: vec![master; self.count()], starts: 0 };
+        let mut state = State { masters: (0..self.count()).map(master).collect(), starts: 0 };
         (0..self.count()).for_each(|at| self.look(&mut state, at));
         let state = self.next_state(&state, Action::Tick).expect("time passes");
         vec![state]
@@ -340,7 +372,9 @@ impl Model for World {
                 for master in &mut state.masters {
                     master.succession = master.succession.rebased(TICK);
                     let aged = |age: u8| (age < COUNTS).then_some(age + 1);
-                    master.answered.iter_mut().for_each(|age| *age = age.and_then(aged));
+                    for answer in &mut master.answered {
+                        *answer = answer.and_then(|(age, life)| Some((aged(age)?, life)));
+                    }
                     let late = |(told, age): (Electorates, u8)| aged(age).map(|age| (told, age));
                     for answer in &mut master.on_the_way {
                         *answer = answer.take().and_then(late);
@@ -367,9 +401,14 @@ impl Model for World {
             Action::Start(at) => {
                 let forgets = self.bounds.defect == Defect::Forgets;
                 let kept = state.masters[at].succession.electorates().clone();
-                self.start(&mut state, at, if forgets { self.first() } else { kept });
+                self.start(&mut state, at, if forgets { self.first(at) } else { kept });
             }
-            Action::StartEmpty(at) => self.start(&mut state, at, Electorates::default()),
+            Action::StartEmpty(at) => {
+                let keeps = self.bounds.defect == Defect::KeepsItsLife;
+                let itself = &state.masters[at].succession.electorates().itself;
+                let itself = if keeps { itself.clone() } else { Elector::default() };
+                self.start(&mut state, at, Electorates { itself, ..Electorates::default() });
+            }
         }
         self.witness(&state);
         if state == *last { None } else { Some(state) }

@@ -1083,10 +1083,22 @@ const DIVIDED: electorate::Bounds = electorate::Bounds {
     ..DRIFTING
 };
 
+/// Two masters of another Cluster meet those of this one.
+const MEETING: electorate::Bounds = electorate::Bounds {
+    beliefs: &[
+        &[&[0, 1, 2], &[0, 1], &[0, 1, 2, 3, 4]],
+        &[&[0, 1, 2], &[0, 1]],
+        &[&[0, 1, 2], &[2, 3, 4], &[0, 1, 2, 3, 4]],
+        &[&[3, 4], &[2, 3, 4]],
+        &[&[3, 4], &[2, 3, 4]],
+    ],
+    ..DRIFTING
+};
+
 fn wander_among_electorates(walks: u64) {
-    for bounds in [DRIFTING, DIVIDED] {
+    for bounds in [DRIFTING, DIVIDED, MEETING] {
         for (starts, loses, are_late) in
-            [(0, false, false), (0, false, true), (2, false, true), (1, true, false)]
+            [(0, false, false), (0, false, true), (2, false, true), (3, true, false)]
         {
             let bounds = electorate::Bounds { starts, loses, are_late, ..bounds };
             let world = electorate::World::new(bounds);
@@ -1111,8 +1123,14 @@ fn masters_that_have_a_majority_share_a_voter_in_many_walks() {
 /// A broken variant must let two masters decide that share no voter.
 #[track_caller]
 fn divides(defect: electorate::Defect) {
-    let starts = if defect == electorate::Defect::Forgets { 4 } else { 0 };
-    let bounds = electorate::Bounds { defect, starts, are_late: false, ..DIVIDED };
+    let (starts, loses) = match defect {
+        electorate::Defect::Forgets => (4, false),
+        electorate::Defect::KeepsItsLife => (4, true),
+        _ => (0, false),
+    };
+    let is_of_two = defect == electorate::Defect::OneOrigin;
+    let bounds = if is_of_two { MEETING } else { DIVIDED };
+    let bounds = electorate::Bounds { defect, starts, loses, are_late: false, ..bounds };
     let found = electorate::World::new(bounds).wander(20_000);
     let steps = found.unwrap_or_else(|| panic!("{defect:?} was not found out"));
     println!("{defect:?}: {} steps", steps.len());
@@ -1146,4 +1164,14 @@ fn masters_that_tell_only_the_latest_electorate_are_found_out() {
 #[test]
 fn masters_whose_start_forgets_electorates_are_found_out() {
     divides(electorate::Defect::Forgets);
+}
+
+#[test]
+fn masters_that_vote_although_they_have_lost_their_state_file_are_found_out() {
+    divides(electorate::Defect::KeepsItsLife);
+}
+
+#[test]
+fn masters_that_are_replaced_by_those_of_another_cluster_are_found_out() {
+    divides(electorate::Defect::OneOrigin);
 }

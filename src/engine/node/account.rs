@@ -222,7 +222,7 @@ impl Node {
             fence_jumps: self.promises().jumped(),
             quarantine_left: self.least_left(now, settings),
             unsettled: self.unsettled(now, settings),
-            electorates: self.electorates().map_or(0, |electorates| electorates.known.len()),
+            electorates: self.electorate_count(),
         }
     }
 }

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::authority::with_drift;
-use super::electorate::{Electorates, MasterName, Succession};
+use super::electorate::{Elector, Electorates, MasterName, Succession};
 use super::shares::{SLOTS, Shares, SlotRuns};
 use super::slot_set::{SlotSet, all};
 use super::{BEAT, SUPPORT};
@@ -30,7 +30,7 @@ const HURRY: Millis = Millis::new(BEAT.get() / 10);
 /// What another master has confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Voter {
-    name: MasterName,
+    elector: Elector,
     /// What tells the electorates that it knew when it last answered.
     digest: Option<u64>,
     /// When the last question was asked that it has answered.
@@ -58,6 +58,8 @@ struct Panel {
 pub(super) struct Confirmations {
     succession: Succession,
     voters: Vec<Voter>,
+    /// All other masters, as the server believes.
+    masters: BTreeSet<MasterName>,
     /// One for each electorate that the node knows.
     panels: Vec<Panel>,
     own: SlotSet,
@@ -76,9 +78,9 @@ pub(super) struct Confirmations {
 }
 
 impl Voter {
-    fn new(name: &[u8], own: &SlotSet) -> Voter {
+    fn new(elector: Elector, own: &SlotSet) -> Voter {
         Voter {
-            name: name.to_vec(),
+            elector,
             digest: None,
             asked: None,
             steady_since: Instant::default(),
@@ -115,12 +117,13 @@ impl Voter {
 
 impl Confirmations {
     /// Of a master that knows these electorates.
-    pub(super) fn new(electorates: Electorates) -> Confirmations {
+    pub(super) fn new(boot: u64, electorates: Electorates) -> Confirmations {
         // Longer than any answer counts.
         let delay = with_drift(COUNTS.saturating_add(CONFIRM_DELAY));
         Confirmations {
-            succession: Succession::new(electorates, delay),
+            succession: Succession::new(boot, electorates, delay),
             voters: Vec::new(),
+            masters: BTreeSet::new(),
             panels: Vec::new(),
             own: SlotSet::default(),
             asked_at: None,
@@ -138,6 +141,11 @@ impl Confirmations {
 
     pub(super) fn electorates(&self) -> &Electorates {
         self.succession.electorates()
+    }
+
+    /// As in [`Succession::count`].
+    pub(super) fn electorate_count(&self) -> usize {
+        self.succession.count()
     }
 
     /// Notes that another master may decide in the node's slots before most masters confirm them.
@@ -163,25 +171,29 @@ impl Confirmations {
         }
         self.ended.retain(|slot, _| !own.has(*slot));
         self.own = own;
-        self.succession.look(&shares.name, (shares.with_slots(), shares.all_others()), now);
-        self.meet(&shares.other_masters(), now);
+        self.succession.look(shares, now);
+        self.masters = shares.other_masters();
+        self.meet(now);
     }
 
-    /// Notes these other masters, and those that have a vote. One that is gone keeps its place.
-    fn meet(&mut self, masters: &BTreeSet<MasterName>, now: Instant) {
-        let with_vote = self.succession.voters();
-        for name in masters.union(&with_vote) {
-            if !self.voters.iter().any(|voter| voter.name == *name) {
-                self.voters.push(Voter::new(name, &self.own));
+    /// Notes those that have a vote, and the other masters that have told of themselves. One that
+    /// is gone keeps its place.
+    fn meet(&mut self, now: Instant) {
+        for elector in self.succession.electors(&self.masters) {
+            if self.place(&elector).is_none() {
+                self.voters.push(Voter::new(elector, &self.own));
             }
         }
-        let place = |name: &MasterName| self.voters.iter().position(|voter| voter.name == *name);
         let panels = self.succession.majorities().into_iter();
         let panels = panels.map(|(others, needed)| Panel {
-            others: others.into_iter().filter_map(|name| place(&name)).collect(),
+            others: others.iter().filter_map(|elector| self.place(elector)).collect(),
             needed,
         });
         self.turn_over(panels.collect(), now);
+    }
+
+    fn place(&self, elector: &Elector) -> Option<usize> {
+        self.voters.iter().position(|voter| voter.elector == *elector)
     }
 
     /// These majorities count from now on. What the new ones have confirmed without a break counts
@@ -266,44 +278,47 @@ impl Confirmations {
     ) -> Option<(Instant, u64, Option<Electorates>)> {
         let pause = if is_hurried { HURRY } else { ASK_EVERY };
         let is_due = self.asked_at.is_none_or(|at| at.after(pause) <= now);
-        if self.voters.is_empty() || self.own.len() == 0 || !is_due {
+        let has_others = !self.masters.is_empty() || self.votes().next().is_some();
+        if !has_others || self.own.len() == 0 || !is_due {
             return None;
         }
         self.asked_at = Some(now);
-        let digest = self.electorates().digest();
-        let is_unknown = self.votes().any(|voter| voter.digest != Some(digest));
-        let told = is_unknown.then(|| self.electorates().clone());
+        let told = self.electorates().told();
+        let digest = told.digest();
+        let asked = self.masters.iter().filter_map(|name| self.succession.elector(name));
+        let asked = asked.filter_map(|elector| self.place(&elector));
+        let asked = asked.map(|place| &self.voters[place]).chain(self.votes());
+        let is_unknown = { asked }.any(|voter| voter.digest != Some(digest));
+        let told = is_unknown.then_some(told);
         let asked = self.most_until(|voter| voter.asked);
         Some((asked.unwrap_or(now), digest, told))
     }
 
-    /// Takes the electorates that another master knows, as in [`Succession::hear`]. Returns
-    /// whether it knows any.
+    /// Takes the electorates that another master knows, as in [`Succession::hear`].
     pub(super) fn hear(
         &mut self,
-        name: &[u8],
+        elector: &Elector,
         (told, digest): (Option<&Electorates>, u64),
         now: Instant,
     ) -> bool {
-        let knows_any = self.succession.hear(name, (told, digest), now);
-        self.meet(&BTreeSet::new(), now);
-        let voter = self.voters.iter_mut().find(|voter| voter.name == name);
-        if let Some(voter) = voter {
-            voter.digest = Some(digest);
+        let counts = self.succession.hear(elector, (told, digest), now);
+        self.meet(now);
+        if let Some(place) = self.place(elector) {
+            self.voters[place].digest = Some(digest);
         }
-        knows_any
+        counts
     }
 
     /// Takes another master's answer to the question from `at`: what it confirms, and what it has
     /// seen lost since the question from `since`.
     pub(super) fn confirmed(
         &mut self,
-        name: &[u8],
+        elector: &Elector,
         (at, since): (Instant, Instant),
         (slots, lost): (&SlotRuns, &SlotRuns),
         now: Instant,
     ) {
-        let voter = self.voters.iter_mut().find(|voter| voter.name == name);
+        let voter = self.voters.iter_mut().find(|voter| voter.elector == *elector);
         let Some(voter) = voter.filter(|voter| voter.asked < Some(at)) else { return };
         let confirmed = SlotSet::of(slots);
         if voter.asked.is_some_and(|asked| since <= asked) {
@@ -339,12 +354,11 @@ impl Confirmations {
             return Vec::new();
         }
         *is_told = true;
-        let asked: Vec<&Voter> = match self.panels.is_empty() {
-            true => self.voters.iter().collect(),
-            false => self.votes().collect(),
-        };
-        let silent = asked.into_iter().filter(|voter| !voter.counts(now));
-        silent.map(|voter| voter.name.clone()).collect()
+        if self.panels.is_empty() {
+            return self.succession.silent();
+        }
+        let silent = self.votes().filter(|voter| !voter.counts(now));
+        silent.map(|voter| voter.elector.name.clone()).collect()
     }
 
     /// Whether most masters confirm that this slot is the node's own.
@@ -380,7 +394,8 @@ impl Confirmations {
         if self.panels.is_empty() || self.is_alone() {
             self.covered_until = None;
             self.uncovered.clear();
-            return Vec::new();
+            let is_first = !self.panels.is_empty() && std::mem::take(&mut self.doubts_first);
+            return (0..SLOTS).filter(|slot| is_first && decided.has(*slot)).collect();
         }
         let before = self.covered_until;
         let counts = |voter: &&Voter| voter.counts(now);
@@ -421,7 +436,7 @@ impl Confirmations {
     #[cfg(test)]
     pub(super) fn all_confirm(&mut self, now: Instant) {
         self.succession.agree();
-        self.meet(&BTreeSet::new(), now);
+        self.meet(now);
         for voter in &mut self.voters {
             (voter.asked, voter.lacks) = (Some(now), SlotSet::default());
         }
@@ -483,13 +498,21 @@ mod tests {
 
     /// With so many others, none of which has confirmed anything.
     fn with_others(count: usize) -> Confirmations {
-        let mut members: BTreeSet<MasterName> =
-            ALL[..count].iter().map(|name| name.to_vec()).collect();
-        members.insert(b"aa".to_vec());
-        let known = [Electorate { number: 0, members }].into();
-        let mut told = Confirmations::new(Electorates { known, ..Electorates::default() });
+        let mut told =
+            Confirmations::new(1, next(0, &[&[b"aa".as_slice()], &ALL[..count]].concat()));
         told.look(&shares(&ALL[..count]), at(0));
         told
+    }
+
+    fn elector(name: &[u8]) -> Elector {
+        Elector { name: name.to_vec(), life: 1 }
+    }
+
+    /// What `aa` or another one knows.
+    fn next(number: u64, members: &[&[u8]]) -> Electorates {
+        let members = members.iter().map(|name| elector(name)).collect();
+        let known = [Electorate { number, origin: 0, members }].into();
+        Electorates { itself: elector(b"aa"), known, ..Electorates::default() }
     }
 
     fn decided() -> SlotSet {
@@ -511,7 +534,7 @@ mod tests {
         ) -> Vec<u16> {
             let (asked, since) = (at(asked), at(since));
             let now = asked.after(Millis::new(10));
-            self.confirmed(name, (asked, since), (&slots, &lost), now);
+            self.confirmed(&elector(name), (asked, since), (&slots, &lost), now);
             self.advance(&decided(), now)
         }
     }
@@ -536,12 +559,11 @@ mod tests {
     fn a_master_without_a_vote_has_a_memory() {
         let mut told = with_others(1);
         told.look(&shares(&[b"bb", b"cc"]), at(0));
+        told.hear(&elector(b"cc"), (None, told.electorates().digest()), at(0));
         told.told(b"cc", 100, vec![(0, 4)], Vec::new());
         assert!(!told.holds(0, at(110)), "it has no vote yet");
-        let members = [b"aa", b"bb", b"cc"].map(|name| name.to_vec()).into();
-        let known = [Electorate { number: 1, members }].into();
-        let next = Electorates { known, ..Electorates::default() };
-        told.hear(b"cc", (Some(&next), next.digest()), at(110));
+        let next = next(1, &[b"aa", b"bb", b"cc"]);
+        told.hear(&elector(b"cc"), (Some(&next), next.digest()), at(110));
         assert!(told.holds(0, at(110)));
     }
 
@@ -551,17 +573,16 @@ mod tests {
         let mut told = with_others(2);
         for name in [b"dd", b"ee"] {
             told.look(&shares(&[b"bb", b"cc", b"dd", b"ee"]), at(0));
+            told.hear(&elector(name), (None, told.electorates().digest()), at(0));
             told.told(name, 100, vec![(0, 4)], Vec::new());
         }
         told.told(b"bb", 4_000, vec![(0, 2)], Vec::new());
-        let members = [b"aa", b"dd", b"ee"].map(|name| name.to_vec()).into();
-        let known = [Electorate { number: 1, members }].into();
-        let next = Electorates { known, ..Electorates::default() };
+        let next = next(1, &[b"aa", b"dd", b"ee"]);
         let mut asks = |at_ms: u64| {
             for name in [b"dd", b"ee"] {
                 told.told(name, at_ms, vec![(0, 4)], Vec::new());
             }
-            told.hear(b"dd", (Some(&next), next.digest()), at(at_ms + 20));
+            told.hear(&elector(b"dd"), (Some(&next), next.digest()), at(at_ms + 20));
             [2, 3].map(|slot| told.steady_since(slot, at(at_ms + 30)))
         };
         assert_eq!(asks(5_000), [Some(at(4_010)), Some(at(5_020))]);
@@ -593,6 +614,15 @@ mod tests {
         assert!(told.advance(&decided(), at(50)).is_empty());
         assert_eq!(told.told(b"bb", 60_000, vec![(0, 4)], Vec::new()), [0, 1, 2, 3, 4]);
         assert!(told.told(b"cc", 60_100, vec![(0, 4)], Vec::new()).is_empty());
+    }
+
+    /// Regression: with no other vote left, it did not wait.
+    #[test]
+    fn who_was_promoted_and_is_left_alone_doubts_its_slots() {
+        let mut told = with_others(0);
+        told.doubt_first();
+        assert_eq!(told.advance(&decided(), at(50)), [0, 1, 2, 3, 4]);
+        assert!(told.advance(&decided(), at(60)).is_empty());
     }
 
     #[test]

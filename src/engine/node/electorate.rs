@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use super::shares::Shares;
 use crate::engine::{Instant, Millis};
 
 /// The name of a master.
@@ -21,59 +22,94 @@ const KNOWN_MAX: usize = 8;
 /// How many a master may know.
 const HEARD_MAX: usize = 64;
 
-/// Masters that have a vote. Of two electorates with the same number, the names decide which is
+/// Who may have a vote: a master, as long as it remembers what it told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Elector {
+    /// Its name.
+    pub name: MasterName,
+    /// A number that is another one after it has forgotten what it told; 0 before it has one.
+    pub life: u64,
+}
+
+/// Masters that have a vote. Of two electorates with the same number, the rest decides which is
 /// later.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Electorate {
     /// Larger than those of all that its first proposer knew.
     pub number: u64,
+    /// Tells the electorates that follow from one beginning from all others.
+    pub origin: u64,
     /// Who has a vote.
-    pub members: BTreeSet<MasterName>,
+    pub members: BTreeSet<Elector>,
+}
+
+impl Electorate {
+    /// The first of all that follow from it.
+    fn beginning(members: BTreeSet<Elector>) -> Electorate {
+        Electorate { number: 0, origin: hash_of(&members), members }
+    }
 }
 
 /// The electorates that a master knows: what it tells the others, and keeps on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Electorates {
-    /// The first one counts. The others may take its place.
+    /// The master.
+    pub itself: Elector,
+    /// All of them count. The last one may take the place of the others.
     pub known: BTreeSet<Electorate>,
     /// Masters that were forgotten, and up to which number they have no vote in an electorate.
     pub gone: BTreeMap<MasterName, u64>,
 }
 
 impl Electorates {
-    /// The one that counts.
-    pub fn counting(&self) -> Option<&Electorate> {
-        self.known.first()
-    }
-
     fn latest(&self) -> Option<&Electorate> {
         self.known.last()
     }
 
     /// A number that tells these from others.
     pub fn digest(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.hash(&mut hasher);
-        hasher.finish()
+        hash_of(&(&self.known, &self.gone))
     }
 
     /// The members that were not forgotten.
-    pub fn voters<'a>(
-        &'a self,
-        electorate: &'a Electorate,
-    ) -> impl Iterator<Item = &'a MasterName> {
-        let is_gone = |name: &MasterName| {
-            self.gone.get(name).is_some_and(|up_to| electorate.number <= *up_to)
+    pub fn voters<'a>(&'a self, electorate: &'a Electorate) -> impl Iterator<Item = &'a Elector> {
+        let is_gone = |one: &Elector| {
+            self.gone.get(&one.name).is_some_and(|up_to| electorate.number <= *up_to)
         };
-        electorate.members.iter().filter(move |name| !is_gone(name))
+        electorate.members.iter().filter(move |one| !is_gone(one))
     }
 
-    /// Takes those that another master knows. The later of the two that count counts: whoever went
-    /// over to it knew all that might have taken its place.
+    /// What the others are told. A master that began alone has told nobody yet.
+    pub fn told(&self) -> Electorates {
+        match self.is_alone() {
+            true => Electorates { itself: self.itself.clone(), ..Electorates::default() },
+            false => self.clone(),
+        }
+    }
+
+    /// Whether it began alone, and knows of no others.
+    fn is_alone(&self) -> bool {
+        let is_itself = |one: &Electorate| one.number == 0 && one.members.iter().eq([&self.itself]);
+        self.known.len() == 1 && self.known.iter().all(is_itself)
+    }
+
+    /// By origin: the first one that is known.
+    fn firsts(&self) -> BTreeMap<u64, &Electorate> {
+        self.known.iter().rev().map(|one| (one.origin, one)).collect()
+    }
+
+    /// Takes those that another master knows. Of the two first ones of each origin, the later
+    /// counts: whoever went over to it knew all that might have taken its place.
     fn merge(&mut self, other: &Electorates) {
-        let counts = self.counting().max(other.counting()).cloned();
-        self.known.extend(other.known.iter().cloned());
-        self.known.retain(|one| counts.as_ref() <= Some(one));
+        if self.is_alone() && !other.known.is_empty() {
+            self.known.clear();
+        }
+        let (own, others) = (self.firsts(), other.firsts());
+        let all = self.known.union(&other.known);
+        let is_superseded = |one: &Electorate| {
+            [&own, &others].iter().any(|firsts| firsts.get(&one.origin).is_some_and(|it| one < *it))
+        };
+        self.known = all.filter(|one| !is_superseded(one)).cloned().collect();
         for (name, up_to) in &other.gone {
             let known = self.gone.entry(name.clone()).or_default();
             *known = (*up_to).max(*known);
@@ -90,52 +126,78 @@ impl Electorates {
         });
         let known = &self.known;
         let matters = |name: &MasterName, up_to: u64| {
-            known.iter().any(|one| one.number <= up_to && one.members.contains(name))
+            let has = |one: &Electorate| one.members.iter().any(|member| member.name == *name);
+            known.iter().any(|one| one.number <= up_to && has(one))
         };
         self.gone.retain(|name, up_to| matters(name, *up_to));
     }
 }
 
+fn hash_of(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What a server believes: it is to be proposed when it has lasted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Belief {
+    /// The masters that have slots; `None` while one of them has not told its life.
+    with_slots: Option<BTreeSet<Elector>>,
+    /// The other masters, with slots or without.
+    masters: BTreeSet<MasterName>,
+    since: Instant,
+    is_proposed: bool,
+}
+
 /// What a master has learned of electorates, and from whom.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Succession {
-    name: MasterName,
+    /// What tells this start of it from others, of the same clock.
+    boot: u64,
     electorates: Electorates,
     /// They are to be written to the state file before others are told.
     is_unsaved: bool,
     /// How long most must have known an electorate before it takes the place of another.
     delay: Millis,
     /// Who knows the latest electorate, and since when that is known here.
-    knowing: BTreeMap<MasterName, Instant>,
-    /// Who knows none.
-    ignorant: BTreeSet<MasterName>,
-    /// The masters that have slots, as the server believes, and since when it does.
-    belief: (BTreeSet<MasterName>, Instant),
-    /// Whether these are still to be proposed.
-    is_new_belief: bool,
+    knowing: BTreeMap<Elector, Instant>,
+    /// The lives that others have told, and whether they know no electorate.
+    heard: BTreeMap<MasterName, (u64, bool)>,
+    belief: Belief,
     /// All other nodes that the server knows.
     others: BTreeSet<MasterName>,
 }
 
 impl Succession {
     /// A master that knows these. `delay`: for longer than any answer counts.
-    pub fn new(electorates: Electorates, delay: Millis) -> Succession {
+    pub fn new(boot: u64, electorates: Electorates, delay: Millis) -> Succession {
         Succession {
-            name: MasterName::new(),
+            boot,
             electorates,
             is_unsaved: false,
             delay,
             knowing: BTreeMap::new(),
-            ignorant: BTreeSet::new(),
-            belief: Default::default(),
-            is_new_belief: false,
+            heard: BTreeMap::new(),
+            belief: Belief::default(),
             others: BTreeSet::new(),
         }
     }
 
-    /// What the others are told.
+    /// What the master knows.
     pub fn electorates(&self) -> &Electorates {
         &self.electorates
+    }
+
+    /// How many electorates it knows, and one more while the last one is not of the masters that
+    /// have slots; 0 if it knows none.
+    pub fn count(&self) -> usize {
+        let with_slots = self.belief.with_slots.as_ref();
+        let is_settled = |one: &Electorate| {
+            with_slots.is_some_and(|with_slots| self.electorates.voters(one).eq(with_slots))
+        };
+        let pending = self.electorates.latest().is_some_and(|latest| !is_settled(latest));
+        self.electorates.known.len() + usize::from(pending)
     }
 
     /// What the state file must have before others are told, if it lacks that.
@@ -145,117 +207,151 @@ impl Succession {
 
     /// By electorate: the others that have a vote, and how many of them make a majority, together
     /// with this node if it has a vote too.
-    pub fn majorities(&self) -> Vec<(Vec<MasterName>, usize)> {
+    pub fn majorities(&self) -> Vec<(Vec<Elector>, usize)> {
+        let itself = &self.electorates.itself;
         let of = |one| {
-            let (own, others): (Vec<MasterName>, Vec<MasterName>) =
-                self.electorates.voters(one).cloned().partition(|name| *name == self.name);
+            let (own, others): (Vec<Elector>, Vec<Elector>) =
+                self.electorates.voters(one).cloned().partition(|voter| voter == itself);
             let needed = (own.len() + others.len()) / 2 + 1 - own.len();
             (others, needed)
         };
         self.electorates.known.iter().map(of).collect()
     }
 
-    /// All others that have a vote in an electorate that may count.
-    pub fn voters(&self) -> BTreeSet<MasterName> {
+    /// All others that have a vote in an electorate, and these masters as they have told of
+    /// themselves.
+    pub fn electors(&self, masters: &BTreeSet<MasterName>) -> BTreeSet<Elector> {
         let all = self.electorates.known.iter().flat_map(|one| self.electorates.voters(one));
-        all.filter(|name| **name != self.name).cloned().collect()
+        let all = all.filter(|one| **one != self.electorates.itself).cloned();
+        all.chain(masters.iter().filter_map(|name| self.elector(name))).collect()
     }
 
-    /// Notes what the server believes: which masters have slots, and which other nodes there are.
-    pub fn look(
-        &mut self,
-        name: &MasterName,
-        (believed, others): (BTreeSet<MasterName>, BTreeSet<MasterName>),
-        now: Instant,
-    ) {
-        self.name.clone_from(name);
+    /// The master of this name, as it has last told of itself.
+    pub fn elector(&self, name: &[u8]) -> Option<Elector> {
+        let life = self.heard.get(name).map(|(life, _)| *life);
+        life.map(|life| Elector { name: name.to_vec(), life })
+    }
+
+    /// Notes which masters have slots, as the server believes, and which other nodes there are.
+    pub fn look(&mut self, shares: &Shares, now: Instant) {
         let before = self.electorates.clone();
+        let others = shares.all_others();
         let forgotten: Vec<_> = self.others.difference(&others).cloned().collect();
-        let has_lost = others.is_empty() || !forgotten.is_empty();
-        if has_lost && !believed.contains(name) {
-            // The server was reset, or has begun anew: it may belong to another Cluster by now.
-            self.electorates = Electorates::default();
+        if self.is_new(shares, &forgotten) {
+            self.begin_life(&shares.name, now);
         } else if let Some(number) = self.electorates.latest().map(|latest| latest.number) {
             self.electorates.gone.extend(forgotten.into_iter().map(|name| (name, number)));
             self.electorates.tidy();
         }
         self.others = others;
-        if self.belief.0 != believed {
-            self.belief = (believed, now);
-            self.is_new_belief = true;
+        let (with_slots, masters) = (self.with_lives(shares), shares.other_masters());
+        if (&self.belief.with_slots, &self.belief.masters) != (&with_slots, &masters) {
+            self.belief = Belief { with_slots, masters, since: now, is_proposed: false };
         }
         self.propose(now);
         self.compare(&before, now);
         self.advance(now);
     }
 
+    /// Whether the master does not remember what it told, or told it in another Cluster: its state
+    /// file is lost, or the server was reset.
+    fn is_new(&self, shares: &Shares, forgotten: &[MasterName]) -> bool {
+        let itself = &self.electorates.itself;
+        let has_lost_all = !forgotten.is_empty() && forgotten.len() == self.others.len();
+        // It may have met another one since.
+        let has_lost = shares.all_others().is_empty() || !forgotten.is_empty();
+        let is_bare = has_lost && shares.own.is_empty() && !self.electorates.known.is_empty();
+        itself.life == 0 || itself.name != shares.name || has_lost_all || is_bare
+    }
+
+    fn begin_life(&mut self, name: &MasterName, now: Instant) {
+        let life = hash_of(&(self.boot, &self.electorates.itself, name, now)).max(1);
+        let itself = Elector { name: name.clone(), life };
+        self.electorates = Electorates { itself, ..Electorates::default() };
+        self.heard.clear();
+        self.is_unsaved = true;
+    }
+
+    /// The masters that have slots. One that has told nothing since this one started is the one
+    /// that had a vote.
+    fn with_lives(&self, shares: &Shares) -> Option<BTreeSet<Elector>> {
+        let members = self.electorates.latest().map(|latest| &latest.members);
+        let is_known = |name: &MasterName| {
+            let mut members = members.into_iter().flatten();
+            members.find(|member| member.name == *name).cloned()
+        };
+        let others = shares.others.iter().map(|(name, _)| name);
+        let others = others.map(|name| self.elector(name).or_else(|| is_known(name)));
+        let itself = (!shares.own.is_empty()).then(|| Some(self.electorates.itself.clone()));
+        itself.into_iter().chain(others).collect()
+    }
+
     /// Adds an electorate of the masters that have slots, if the latest is another one: once, when
     /// the server has believed it for as long as news takes to spread. Otherwise masters that do
     /// not agree would add one after the other.
     fn propose(&mut self, now: Instant) {
-        let (believed, since) = &self.belief;
-        let Some(latest) = self.electorates.latest() else { return self.begin() };
-        let has_room = self.electorates.known.len() < KNOWN_MAX;
-        let is_lasting = since.after(super::BEAT) <= now;
-        if !self.is_new_belief || !is_lasting || !has_room {
+        let Belief { with_slots: Some(with_slots), since, is_proposed, .. } = &self.belief else {
+            return;
+        };
+        if now < since.after(super::BEAT) {
             return;
         }
-        self.is_new_belief = false;
-        if !believed.is_empty() && !self.electorates.voters(latest).eq(believed) {
-            let number = latest.number.saturating_add(1);
-            self.electorates.known.insert(Electorate { number, members: believed.clone() });
+        let known = &self.electorates.known;
+        let Some(latest) = known.last().filter(|_| !self.electorates.is_alone()) else {
+            return self.begin();
+        };
+        if *is_proposed || known.len() >= KNOWN_MAX {
+            return;
         }
+        if !with_slots.is_empty() && !self.electorates.voters(latest).eq(with_slots) {
+            let (number, origin) = (latest.number.saturating_add(1), latest.origin);
+            let members = with_slots.clone();
+            self.electorates.known.insert(Electorate { number, origin, members });
+        }
+        self.belief.is_proposed = true;
     }
 
     /// The first electorate: nobody knows any.
     fn begin(&mut self) {
-        let believed = &self.belief.0;
-        let knows_none = |name: &MasterName| *name == self.name || self.ignorant.contains(name);
-        if believed.contains(&self.name) && believed.iter().all(knows_none) {
-            self.electorates.known.insert(Electorate { number: 0, members: believed.clone() });
+        let members = self.belief.with_slots.clone().unwrap_or_default();
+        let has_slots = members.contains(&self.electorates.itself);
+        if has_slots && self.silent().is_empty() {
+            self.electorates.known = [Electorate::beginning(members)].into();
         }
     }
 
-    /// Takes the vote of a master that knew no electorate: it was reset, or has lost its state
-    /// file, and does not know what it told before. Unless it has just said that it knows none, to
-    /// who began with the first one.
-    fn join(&mut self) {
-        let is_first = |latest: &Electorate| latest.number == 0 && !self.ignorant.is_empty();
-        let latest = self.electorates.latest().filter(|latest| !is_first(latest));
-        if let Some(number) = latest.map(|latest| latest.number) {
-            self.electorates.gone.insert(self.name.clone(), number);
-            self.electorates.tidy();
-        }
+    /// The other masters that have told nothing, or know an electorate that this one does not: it
+    /// cannot begin without them.
+    pub fn silent(&self) -> Vec<MasterName> {
+        let knows_none =
+            |name: &MasterName| self.heard.get(name).is_some_and(|(_, knows_none)| *knows_none);
+        self.belief.masters.iter().filter(|name| !knows_none(name)).cloned().collect()
     }
 
-    /// Takes what another master knows; `None`: the same as this one when it asked with this
-    /// digest. Returns whether it counts as an answer.
+    /// Takes what another master knows; `None`: the same as this one told with this digest.
+    /// Returns whether it counts as an answer.
     pub fn hear(
         &mut self,
-        name: &[u8],
+        elector: &Elector,
         (told, digest): (Option<&Electorates>, u64),
         now: Instant,
     ) -> bool {
         let before = self.electorates.clone();
         let (knows_any, knows_latest) = match told {
-            None => (before.counting().is_some(), before.digest() == digest),
+            None => {
+                let own = before.told();
+                (digest != Electorates::default().digest(), own.digest() == digest)
+            }
             Some(told) if told.known.len() + before.known.len() > HEARD_MAX => return false,
             Some(told) => {
                 self.electorates.merge(told);
-                if before.known.is_empty() {
-                    self.join();
-                }
-                (told.counting().is_some(), told.latest() == self.electorates.latest())
+                (!told.known.is_empty(), told.latest() == self.electorates.latest())
             }
         };
-        if knows_any {
-            self.ignorant.remove(name);
-        } else {
-            self.ignorant.insert(name.to_vec());
-        }
+        self.heard.insert(elector.name.clone(), (elector.life, !knows_any));
         self.compare(&before, now);
         if knows_any && knows_latest {
-            self.knowing.entry(name.to_vec()).or_insert(now);
+            self.knowing.entry(elector.clone()).or_insert(now);
         }
         self.advance(now);
         knows_any
@@ -269,13 +365,13 @@ impl Succession {
         if self.electorates.latest() != before.latest() {
             self.knowing.clear();
         }
-        self.knowing.entry(self.name.clone()).or_insert(now);
+        self.knowing.entry(self.electorates.itself.clone()).or_insert(now);
     }
 
     /// Goes over to the latest electorate, if most of each one have known it for long enough.
     fn advance(&mut self, now: Instant) {
-        let knows = |name: &&MasterName| {
-            self.knowing.get(*name).is_some_and(|since| since.after(self.delay) <= now)
+        let knows = |one: &&Elector| {
+            self.knowing.get(*one).is_some_and(|since| since.after(self.delay) <= now)
         };
         let is_known = |one: &Electorate| {
             let voters = || self.electorates.voters(one);
@@ -290,18 +386,21 @@ impl Succession {
         }
     }
 
-    /// As if all had known for long that those have a vote whom the server believes to.
+    /// As if all had known for long that all masters have a vote.
     #[cfg(test)]
     pub(super) fn agree(&mut self) {
-        let members = self.belief.0.clone();
-        self.electorates.known = [Electorate { number: 0, members }].into();
+        let others = self.belief.masters.iter().cloned();
+        self.heard.extend(others.map(|name| (name, (1, false))));
+        let members = self.electors(&self.belief.masters).into_iter();
+        let members = members.chain([self.electorates.itself.clone()]).collect();
+        self.electorates.known = [Electorate::beginning(members)].into();
     }
 
     /// The same at a time that is this much earlier. For a model whose clock stands still.
     pub fn rebased(&self, by: Millis) -> Succession {
         let mut rebased = self.clone();
         rebased.knowing.values_mut().for_each(|at| *at = at.before(by));
-        rebased.belief.1 = rebased.belief.1.before(by);
+        rebased.belief.since = rebased.belief.since.before(by);
         rebased
     }
 }
@@ -311,157 +410,253 @@ mod tests {
     use super::*;
 
     const DELAY: Millis = Millis::new(2_500);
+    const LIFE: u64 = 7;
 
     fn at(millis: u64) -> Instant {
         Instant::from_millis(millis)
     }
 
-    fn names(masters: &[&str]) -> BTreeSet<MasterName> {
-        masters.iter().map(|name| name.as_bytes().to_vec()).collect()
+    fn elector(name: &str) -> Elector {
+        Elector { name: name.as_bytes().to_vec(), life: LIFE }
     }
 
     fn electorate(number: u64, masters: &[&str]) -> Electorate {
-        Electorate { number, members: names(masters) }
+        Electorate {
+            number,
+            origin: 0,
+            members: masters.iter().map(|name| elector(name)).collect(),
+        }
     }
 
-    fn knows<const COUNT: usize>(known: [Electorate; COUNT]) -> Electorates {
-        Electorates { known: known.into(), ..Electorates::default() }
+    fn of(name: &str, known: &[Electorate]) -> Electorates {
+        let known = known.iter().cloned().collect();
+        Electorates { itself: elector(name), known, ..Electorates::default() }
     }
 
-    /// A master `a` whose server believes these to have slots, and knows these others.
-    fn master(known: Electorates, believed: &[&str], others: &[&str]) -> Succession {
-        let mut master = Succession::new(known, DELAY);
-        master.sees(believed, others, 0);
+    /// What a server sees: masters with slots, and without.
+    fn shares(name: &str, with_slots: &[&str], idle: &[&str]) -> Shares {
+        let names = |names: &[&str]| -> Vec<MasterName> {
+            names.iter().map(|name| name.as_bytes().to_vec()).collect()
+        };
+        let others = with_slots.iter().copied().filter(|other| *other != name);
+        let others = names(&others.collect::<Vec<_>>()).into_iter();
+        Shares {
+            name: name.as_bytes().to_vec(),
+            own: with_slots.contains(&name).then_some((0, 0)).into_iter().collect(),
+            others: others.map(|other| (other, vec![(1, 1)])).collect(),
+            idle: names(idle),
+            ..Shares::default()
+        }
+    }
+
+    /// A master `a` that knows these, whose server believes these to have slots.
+    fn master(known: &[Electorate], with_slots: &[&str], idle: &[&str]) -> Succession {
+        let mut master = Succession::new(1, of("a", known), DELAY);
+        master.sees(with_slots, idle, 0);
         master
     }
 
     impl Succession {
-        fn sees(&mut self, believed: &[&str], others: &[&str], now: u64) {
-            self.look(&b"a".to_vec(), (names(believed), names(others)), at(now));
+        fn sees(&mut self, with_slots: &[&str], idle: &[&str], now: u64) {
+            self.look(&shares("a", with_slots, idle), at(now));
         }
 
-        fn hears(&mut self, name: &str, told: &Electorates, now: u64) -> bool {
-            self.hear(name.as_bytes(), (Some(told), told.digest()), at(now))
+        fn hears(&mut self, name: &str, known: &[Electorate], now: u64) -> bool {
+            self.hears_all(&of(name, known), now)
         }
+
+        fn hears_all(&mut self, told: &Electorates, now: u64) -> bool {
+            self.hear(&told.itself, (Some(told), told.digest()), at(now))
+        }
+
+        fn knows(&self) -> Vec<Electorate> {
+            self.electorates.known.iter().cloned().collect()
+        }
+    }
+
+    fn electors(names: &[&str]) -> Vec<Elector> {
+        names.iter().map(|name| elector(name)).collect()
+    }
+
+    fn beginning(masters: &[&str]) -> Electorate {
+        Electorate::beginning(masters.iter().map(|name| elector(name)).collect())
     }
 
     const ABC: &[&str] = &["a", "b", "c"];
 
     #[test]
-    fn the_first_electorate_needs_all_to_know_none() {
-        let mut alone = master(Electorates::default(), &["a"], &[]);
-        assert_eq!(*alone.electorates(), knows([electorate(0, &["a"])]));
-        assert_eq!(alone.majorities(), [(Vec::new(), 0)]);
-        assert!(alone.news().is_some() && alone.news().is_none(), "the file must have it, once");
-        let mut one = master(Electorates::default(), ABC, &["b", "c"]);
-        assert!(!one.hears("b", &Electorates::default(), 10), "no answer of one with a vote");
-        one.sees(ABC, &["b", "c"], 20);
-        assert!(one.electorates().counting().is_none() && one.majorities().is_empty());
-        one.hears("c", &Electorates::default(), 30);
-        one.sees(ABC, &["b", "c"], 40);
-        assert_eq!(*one.electorates(), knows([electorate(0, ABC)]));
-        assert_eq!(one.majorities(), [(vec![b"b".to_vec(), b"c".to_vec()], 1)]);
+    fn the_first_electorate_needs_all_masters_to_know_none() {
+        let mut one = master(&[], ABC, &["d"]);
+        assert!(!one.hears("b", &[], 10), "no answer of one with a vote");
+        one.hears("c", &[], 20);
+        one.sees(ABC, &["d"], 30);
+        one.sees(ABC, &["d"], 9_000);
+        assert!(one.knows().is_empty() && one.majorities().is_empty());
+        assert_eq!(one.silent(), [b"d".to_vec()], "it has no slots, but may have had some");
+        one.hears("d", &[], 9_010);
+        one.sees(ABC, &["d"], 9_020);
+        assert_eq!(one.knows(), [beginning(ABC)]);
+        assert_eq!(one.majorities(), [(electors(&["b", "c"]), 1)]);
         // One that others know is as good.
-        let mut late = master(Electorates::default(), ABC, &["b", "c"]);
-        assert!(late.hears("b", &knows([electorate(7, &["b", "c"])]), 10));
-        assert_eq!(late.majorities(), [(vec![b"b".to_vec(), b"c".to_vec()], 2)]);
+        let mut late = master(&[], ABC, &[]);
+        assert!(late.hears("b", &[electorate(7, &["b", "c"])], 10));
+        assert_eq!(late.majorities(), [(electors(&["b", "c"]), 2)]);
+        // All that is known of what another one knows is that it is something else.
+        let mut unsure = master(&[], &["a", "b"], &[]);
+        unsure.hear(&elector("b"), (None, 1), at(10));
+        unsure.sees(&["a", "b"], &[], 20);
+        unsure.sees(&["a", "b"], &[], 2_000);
+        assert!(unsure.knows().is_empty());
+    }
+
+    #[test]
+    fn who_began_alone_begins_again_with_others() {
+        let mut one = master(&[], &["a"], &[]);
+        one.sees(&["a"], &[], 999);
+        assert!(one.knows().is_empty(), "others may soon be known");
+        one.sees(&["a"], &[], 1_000);
+        assert_eq!(one.knows(), [beginning(&["a"])]);
+        assert_eq!(one.majorities(), [(Vec::new(), 0)]);
+        assert!(one.news().is_some() && one.news().is_none(), "the file must have it, once");
+        assert!(one.electorates().told().known.is_empty());
+        // It has told nobody, so it leaves it for what others know.
+        let mut joins = one.clone();
+        joins.hears("b", &[electorate(0, &["b", "c"])], 1_500);
+        assert_eq!(joins.knows(), [electorate(0, &["b", "c"])]);
+        one.hears("b", &[], 2_000);
+        one.sees(&["a", "b"], &[], 2_010);
+        one.sees(&["a", "b"], &[], 3_010);
+        assert_eq!(one.knows(), [beginning(&["a", "b"])]);
     }
 
     #[test]
     fn an_electorate_takes_the_place_of_another_when_most_of_each_have_known_it_for_long_enough() {
         let first = electorate(3, ABC);
-        let mut one = master(knows([first.clone()]), ABC, &["b", "c", "d"]);
-        one.sees(&["a", "b", "d"], &["b", "c", "d"], 1_000);
-        one.sees(&["a", "b", "d"], &["b", "c", "d"], 1_999);
-        assert_eq!(*one.electorates(), knows([first.clone()]), "the server may soon believe more");
-        one.sees(&["a", "b", "d"], &["b", "c", "d"], 2_000);
+        let mut one = master(std::slice::from_ref(&first), ABC, &["d"]);
+        one.sees(&["a", "b", "d"], &["c"], 1_000);
+        one.sees(&["a", "b", "d"], &["c"], 2_100);
+        assert_eq!(one.knows(), [first.clone()], "the new one has not told its life");
+        one.hears("d", &[], 2_200);
+        one.sees(&["a", "b", "d"], &["c"], 2_300);
+        one.sees(&["a", "b", "d"], &["c"], 3_299);
+        assert_eq!(one.knows(), [first.clone()], "the server may soon believe more");
+        assert_eq!(one.count(), 2);
+        one.sees(&["a", "b", "d"], &["c"], 3_300);
         let next = electorate(4, &["a", "b", "d"]);
-        let both = knows([first.clone(), next.clone()]);
-        assert_eq!(*one.electorates(), both);
+        let both = [first.clone(), next.clone()];
+        assert_eq!(one.knows(), both);
         assert_eq!(one.majorities().len(), 2, "most of both must confirm");
-        one.hears("c", &both, 3_000);
-        one.hears("d", &both, 4_000);
-        one.hears("c", &both, 6_499);
-        assert_eq!(*one.electorates(), both);
-        one.hears("c", &both, 6_500);
-        assert_eq!(*one.electorates(), knows([next]));
+        one.hears("c", &both, 4_000);
+        one.hears("d", &both, 5_000);
+        one.hears("c", &both, 7_499);
+        assert_eq!(one.knows(), both);
+        one.hears("c", &both, 7_500);
+        assert_eq!(one.knows(), [next]);
+        assert_eq!(one.count(), 1);
         // Its server still believes that, and others do not: it says so only once.
         let other = electorate(5, ABC);
-        one.hears("b", &knows([electorate(4, &["a", "b", "d"]), other.clone()]), 7_000);
-        one.sees(&["a", "b", "d"], &["b", "c", "d"], 60_000);
-        assert_eq!(one.electorates().known.last(), Some(&other));
+        one.hears("b", &[electorate(4, &["a", "b", "d"]), other.clone()], 8_000);
+        one.sees(&["a", "b", "d"], &["c"], 60_000);
+        assert_eq!(one.knows().last(), Some(&other));
     }
 
     #[test]
     fn who_went_over_takes_others_along_and_leaves_what_is_earlier_behind() {
-        let mut one = master(knows([electorate(3, ABC)]), ABC, &["b", "c"]);
+        let mut one = master(&[electorate(3, ABC)], ABC, &[]);
         let later = electorate(5, &["b", "c"]);
-        let earlier = electorate(4, &["a"]);
-        one.hears("c", &knows([electorate(3, ABC), earlier]), 10);
-        assert_eq!(one.electorates().known.len(), 2);
-        one.hears("b", &knows([later.clone()]), 20);
-        assert_eq!(*one.electorates(), knows([later.clone()]));
-        one.hears("c", &knows([electorate(3, ABC)]), 30);
-        assert_eq!(*one.electorates(), knows([later]), "it is the other one that is behind");
+        one.hears("c", &[electorate(3, ABC), electorate(4, &["a"])], 10);
+        assert_eq!(one.knows().len(), 2);
+        one.hears("b", std::slice::from_ref(&later), 20);
+        assert_eq!(one.knows(), [later.clone()]);
+        one.hears("c", &[electorate(3, ABC)], 30);
+        assert_eq!(one.knows(), [later], "it is the other one that is behind");
+    }
+
+    /// Regression: masters of another Cluster took the place of those that had a vote in this one.
+    #[test]
+    fn an_electorate_of_another_beginning_takes_the_place_of_none() {
+        let own = electorate(3, ABC);
+        let foreign = Electorate { origin: 9, ..electorate(8, &["x", "y"]) };
+        let mut one = master(std::slice::from_ref(&own), ABC, &[]);
+        one.hears("x", std::slice::from_ref(&foreign), 10);
+        let both = [own, foreign.clone()];
+        assert_eq!(one.knows(), both);
+        // Most of both know both.
+        for (name, now) in [("b", 20), ("x", 30), ("y", 40), ("b", 2_539), ("y", 2_540)] {
+            assert_eq!(one.knows(), both);
+            one.hears(name, &both, now);
+        }
+        assert_eq!(one.knows(), [foreign]);
     }
 
     #[test]
     fn who_was_forgotten_has_no_vote_in_what_there_was() {
-        let mut one = master(knows([electorate(3, ABC)]), ABC, &["b", "c", "d"]);
-        one.sees(&["a", "d"], &["d"], 100);
+        let mut one = master(&[electorate(3, ABC)], ABC, &["d"]);
+        one.sees(&["a"], &["d"], 100);
         assert_eq!(one.majorities(), [(Vec::new(), 0)]);
         let told = one.electorates().clone();
-        let mut other = master(knows([electorate(3, ABC)]), ABC, &["b", "c", "d"]);
-        other.hears("b", &told, 200);
+        let mut other = master(&[electorate(3, ABC)], ABC, &["d"]);
+        other.hears_all(&Electorates { itself: elector("b"), ..told.clone() }, 200);
         assert_eq!(other.majorities(), [(Vec::new(), 0)], "others hear of that");
         // One with the same name that joins later is a new one.
         let mut next = told;
         next.known.insert(electorate(4, &["a", "b"]));
-        other.hears("b", &next, 300);
-        assert_eq!(other.majorities()[1], (vec![b"b".to_vec()], 1));
+        other.hears_all(&Electorates { itself: elector("b"), ..next }, 300);
+        assert_eq!(other.majorities()[1], (electors(&["b"]), 1));
         // All of the first are gone.
-        let mut last =
-            master(knows([electorate(3, &["b", "c"]), electorate(4, &["a"])]), &["a"], &["b", "c"]);
-        last.sees(&["a"], &[], 100);
-        assert_eq!(*last.electorates(), knows([electorate(4, &["a"])]));
+        let known = [electorate(3, &["b", "c"]), electorate(4, &["a"])];
+        let mut last = master(&known, ABC, &["d"]);
+        last.sees(&["a"], &["d"], 100);
+        assert_eq!(last.knows(), [electorate(4, &["a"])]);
     }
 
-    /// Regression: it confirmed another master by an electorate that it had left.
+    /// Regression: it confirmed another master by an electorate that it had left; and two of these
+    /// made a majority without anybody who knew the next one.
     #[test]
-    fn who_has_forgotten_all_has_no_vote_in_what_there_was() {
-        let mut one = master(Electorates::default(), ABC, &["b", "c"]);
-        one.hears("b", &knows([electorate(3, ABC), electorate(4, &["a", "b"])]), 100);
-        let voters: Vec<_> = one.majorities();
-        assert_eq!(voters, [(vec![b"b".to_vec(), b"c".to_vec()], 2), (vec![b"b".to_vec()], 1)]);
-        let mut other = master(knows([electorate(3, ABC)]), ABC, &["b", "c"]);
-        other.name = b"b".to_vec();
-        other.hears("a", one.electorates(), 200);
-        assert_eq!(other.majorities()[0], (vec![b"c".to_vec()], 1), "who hears of it agrees");
-        // It has just said that it knows none, and the other began.
-        let mut new = master(Electorates::default(), ABC, &["b", "c"]);
-        new.hears("b", &Electorates::default(), 100);
-        new.hears("b", &knows([electorate(0, ABC)]), 200);
-        assert!(new.electorates().gone.is_empty());
+    fn who_has_forgotten_what_it_told_is_another_one() {
+        let first = electorate(3, ABC);
+        let mut one = Succession::new(1, Electorates::default(), DELAY);
+        one.sees(ABC, &[], 0);
+        let life = one.electorates().itself.life;
+        assert!(life != LIFE && life != 0 && one.news().is_some());
+        one.hears("b", std::slice::from_ref(&first), 100);
+        assert_eq!(one.majorities(), [(electors(ABC), 2)], "it has no vote");
+        // The others give it one in the next.
+        let mut other = master(std::slice::from_ref(&first), ABC, &[]);
+        let new = Elector { life, ..elector("c") };
+        other.hear(&new, (Some(&Electorates::default()), 0), at(200));
+        other.sees(ABC, &[], 300);
+        other.sees(ABC, &[], 1_300);
+        let members = [elector("a"), elector("b"), new].into();
+        assert_eq!(other.knows(), [first, Electorate { number: 4, origin: 0, members }]);
     }
 
     #[test]
-    fn a_server_that_was_reset_knows_none() {
-        let mut one = master(knows([electorate(3, ABC)]), ABC, &["b", "c"]);
-        one.sees(&[], &[], 100);
-        assert_eq!(*one.electorates(), Electorates::default());
-        assert_eq!(one.news(), Some(Electorates::default()));
-        // It has met another one before it looked. It has not forgotten the rest.
-        let mut one = master(knows([electorate(3, ABC)]), ABC, &["b", "c"]);
-        one.sees(&["c"], &["c"], 100);
-        assert_eq!(*one.electorates(), Electorates::default());
+    fn a_server_that_was_reset_is_another_one() {
+        let known = [electorate(3, ABC)];
+        type Seen<'a> = (&'a str, &'a [&'a str]);
+        let resets: [Seen<'_>; 4] =
+            // Without others; after it has met one; with slots by then; with another name.
+            [("a", &[]), ("a", &["c"]), ("a", &["a", "x"]), ("z", &["z", "b", "c"])];
+        for (name, with_slots) in resets {
+            let mut one = master(&known, ABC, &[]);
+            one.news();
+            one.look(&shares(name, with_slots, &[]), at(100));
+            let electorates = one.electorates().clone();
+            assert!(electorates.known.is_empty() && electorates.gone.is_empty(), "{name}");
+            assert_eq!(electorates.itself.name, name.as_bytes());
+            assert!(electorates.itself.life != LIFE, "{name} {with_slots:?}");
+            assert_eq!(one.news(), Some(electorates.clone()));
+            one.look(&shares(name, with_slots, &[]), at(300));
+            assert_eq!(*one.electorates(), electorates, "only once");
+        }
     }
 
     #[test]
     fn too_many_electorates_are_no_answer() {
-        let mut one = master(knows([electorate(3, ABC)]), ABC, &["b", "c"]);
+        let mut one = master(&[electorate(3, ABC)], ABC, &[]);
         let many = (4..4 + HEARD_MAX as u64).map(|number| electorate(number, ABC));
-        let many = Electorates { known: many.collect(), ..Electorates::default() };
-        assert!(!one.hears("b", &many, 100));
-        assert_eq!(*one.electorates(), knows([electorate(3, ABC)]));
+        assert!(!one.hears("b", &many.collect::<Vec<_>>(), 100));
+        assert_eq!(one.knows(), [electorate(3, ABC)]);
     }
 }

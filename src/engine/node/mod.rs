@@ -46,7 +46,7 @@ pub use authority::{Attached, Authority, BEAT, Heartbeat, Mandate, Pledge, SUPPO
 pub use availability::Availability;
 pub use change::Change;
 pub use direct::{Direct, Grantee};
-pub use electorate::{Electorate, Electorates, MasterName, Succession};
+pub use electorate::{Elector, Electorate, Electorates, MasterName, Succession};
 pub use facts::{Decided, Stated};
 pub use inventory::{Census, Inventory};
 pub use line::{CallId, ConnectionId, Left, Line, Queued, Turn, Waiter, WaiterLimit};

@@ -39,12 +39,6 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// All masters that have slots.
-    pub(super) fn with_slots(&self) -> BTreeSet<MasterName> {
-        let itself = (!self.own.is_empty()).then_some(&self.name);
-        itself.into_iter().chain(self.others.iter().map(|(name, _)| name)).cloned().collect()
-    }
-
     /// The other masters.
     pub(super) fn other_masters(&self) -> BTreeSet<MasterName> {
         let with_slots = self.others.iter().map(|(name, _)| name);
@@ -83,6 +77,8 @@ pub struct ConfirmQuestion {
     pub number: u64,
     /// The number of an earlier question: what was lost since then is to be told.
     pub since: u64,
+    /// The asker's life, as in [`Elector::life`](super::Elector::life).
+    pub life: u64,
     /// What tells the electorates that the asker knows from others.
     pub digest: u64,
     /// These electorates, if a receiver may not know them.
@@ -101,6 +97,8 @@ pub struct Confirmation {
     /// Slots that the asker has lost since then, as the sender's server believed; some may be its
     /// own again.
     pub lost: SlotRuns,
+    /// The sender's life, as in [`Elector::life`](super::Elector::life).
+    pub life: u64,
     /// What tells the electorates that the sender knows from others.
     pub digest: u64,
     /// These electorates, if they are not the asker's.

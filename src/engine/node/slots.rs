@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use super::company::{Company, Readiness};
 use super::confirmations::{CONFIRM_DELAY, Confirmations};
-use super::electorate::Electorates;
+use super::electorate::{Elector, Electorates};
 use super::epoch::Epoch;
 use super::pauses::Pauses;
 use super::recovery::{has_jumped, jump};
@@ -75,7 +75,7 @@ impl Slots {
             boot,
             table: SlotTable::new(),
             company: Company::new(was_promoted),
-            confirmations: Confirmations::new(electorates),
+            confirmations: Confirmations::new(boot, electorates),
             witness: Witness::default(),
             epoch: Epoch::default(),
             pauses: Pauses::default(),
@@ -124,9 +124,10 @@ impl Slots {
     fn confirmed(&mut self, name: &[u8], told: &Confirmation, now: Instant) {
         let [at, since] = [told.number, told.since].map(|number| self.asked_at(number, now));
         let (Some(at), Some(since)) = (at, since) else { return };
+        let elector = Elector { name: name.to_vec(), life: told.life };
         let electorates = (told.electorates.as_ref(), told.digest);
-        if self.confirmations.hear(name, electorates, now) {
-            self.confirmations.confirmed(name, (at, since), (&told.slots, &told.lost), now);
+        if self.confirmations.hear(&elector, electorates, now) {
+            self.confirmations.confirmed(&elector, (at, since), (&told.slots, &told.lost), now);
             self.compare(now);
         }
     }
@@ -218,6 +219,12 @@ impl Node {
         self.slots.as_ref().map(|slots| slots.confirmations.electorates())
     }
 
+    /// How many electorates the node knows, and one more while others have slots than those of the
+    /// last one; 0 outside of a Cluster.
+    pub(super) fn electorate_count(&self) -> usize {
+        self.slots.as_ref().map_or(0, |slots| slots.confirmations.electorate_count())
+    }
+
     /// What the state file must have of electorates before another message is sent.
     pub fn news_of_electorates(&mut self) -> Option<Change> {
         let news = self.slots.as_mut()?.confirmations.succession().news();
@@ -302,7 +309,8 @@ impl Node {
         let slots = self.slots.as_mut()?;
         let (since, digest, electorates) = slots.confirmations.ask(is_hurried, now)?;
         let [number, since] = [now, since].map(|at| question_number(slots.boot, at));
-        Some(ConfirmQuestion { number, since, digest, electorates })
+        let life = slots.confirmations.electorates().itself.life;
+        Some(ConfirmQuestion { number, since, life, digest, electorates })
     }
 
     /// Whether the last look is recent enough to [confirm](Node::confirm) by it.
@@ -321,14 +329,15 @@ impl Node {
         now: Instant,
     ) -> Option<Confirmation> {
         let slots = self.slots.as_mut().filter(|slots| slots.table.looked_at().is_some())?;
-        slots.confirmations.hear(name, (asked.electorates.as_ref(), asked.digest), now);
+        let elector = Elector { name: name.to_vec(), life: asked.life };
+        slots.confirmations.hear(&elector, (asked.electorates.as_ref(), asked.digest), now);
         slots.compare(now);
         let number = asked.number;
         let (its, lost, since) = slots.witness.confirm(name, (number, asked.since));
-        let known = slots.confirmations.electorates();
-        let digest = known.digest();
-        let electorates = (digest != asked.digest).then(|| known.clone());
-        Some(Confirmation { number, since, slots: its, lost, digest, electorates })
+        let told = slots.confirmations.electorates().told();
+        let (life, digest) = (told.itself.life, told.digest());
+        let electorates = (digest != asked.digest).then_some(told);
+        Some(Confirmation { number, since, slots: its, lost, life, digest, electorates })
     }
 
     /// Takes another master's confirmation.

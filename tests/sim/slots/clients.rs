@@ -121,7 +121,12 @@ impl Cluster {
             }
         }
         let now = Instant::now();
-        let known = self.refused.get(&slot).filter(|(_, last)| now - *last < PAUSE);
+        let knows_any = |master: &Master| {
+            master.node.engine.electorates().is_some_and(|told| !told.known.is_empty())
+        };
+        let has_begun = self.masters.iter().all(knows_any);
+        let is_lasting = |last: Instant| has_begun && now - last < PAUSE;
+        let known = self.refused.get(&slot).filter(|(_, last)| is_lasting(*last));
         let since = known.map_or(now, |(since, _)| *since);
         self.refused.insert(slot, (since, now));
         let limit = UNAVAILABLE_MAX + Duration::from_millis(4 * self.plan.delay_ms);

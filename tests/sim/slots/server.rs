@@ -338,10 +338,16 @@ impl Cluster {
             let [number, since] = [now, lockmod::engine::Instant::default()]
                 .map(|at| question_number(master.node.boot, at));
             let (slots, lost) = (shares.own.clone(), SlotRuns::new());
-            let name = name_of(at);
-            let known = [Electorate { number: now.as_millis(), members: [name].into() }].into();
+            let own = master.node.engine.electorates().cloned().unwrap_or_default();
+            let alone = |one: &Electorate| Electorate {
+                number: now.as_millis(),
+                members: [own.itself.clone()].into(),
+                ..one.clone()
+            };
+            let known = own.known.iter().map(alone).collect();
             let electorates = Some(Electorates { known, ..Electorates::default() });
-            let told = Confirmation { number, since, slots, lost, digest: 0, electorates };
+            let (life, digest) = (1, 0);
+            let told = Confirmation { number, since, slots, lost, life, digest, electorates };
             for other in Cluster::others(at) {
                 master.node.engine.confirmed(&name_of(other), &told, now);
             }
