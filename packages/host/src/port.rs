@@ -6,13 +6,13 @@
 //! one wake-up.
 
 use std::fmt;
-use std::io::{Read, Write};
+use std::io::{PipeReader, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::io::ioctl_fionbio;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
@@ -186,7 +186,7 @@ impl<T> Shared<T> {
 
 /// A descriptor for a loop to watch: readable when the port has rung.
 #[derive(Debug)]
-pub struct Bell(UnixStream);
+pub struct Bell(Arc<PipeReader>);
 
 impl Bell {
     /// The bell, and the function that rings it, for [`Port::new`].
@@ -195,16 +195,23 @@ impl Bell {
     /// [`Failure`] if the system has no descriptor left.
     pub fn new() -> Result<(Bell, impl Fn() + Send + Sync + 'static), Failure> {
         let pair = || {
-            let (ring, heard) = UnixStream::pair()?;
-            ring.set_nonblocking(true)?;
-            heard.set_nonblocking(true)?;
+            let (heard, ring) = std::io::pipe()?;
+            ioctl_fionbio(&ring, true)?;
+            ioctl_fionbio(&heard, true)?;
             Ok((ring, heard))
         };
         let pair: std::io::Result<_> = pair();
         let (ring, heard) =
             pair.map_err(|error| Failure::refused(format!("no descriptor is left: {error}")))?;
-        // A byte at a time is enough, so there is room; if the bell is gone, none is needed.
-        Ok((Bell(heard), move || drop((&ring).write(&[1]))))
+        let heard = Arc::new(heard);
+        // A late ring would end a program that does not ignore SIGPIPE, if nobody could hear it.
+        let kept = Arc::clone(&heard);
+        let ring = move || {
+            // A byte at a time is enough, so there is room.
+            drop((&ring).write(&[1]));
+            let _ = &kept;
+        };
+        Ok((Bell(heard), ring))
     }
 
     /// The descriptor for the loop to watch.
@@ -216,6 +223,6 @@ impl Bell {
     pub fn hush(&self) {
         let mut bytes = [0; 64];
         // No byte is no error: the results may have been taken already.
-        drop((&self.0).read(&mut bytes));
+        drop((&*self.0).read(&mut bytes));
     }
 }

@@ -20,6 +20,7 @@ from . import _lockmod
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+    from contextvars import Context
 
     from ._lockmod import Call
 
@@ -34,12 +35,49 @@ def abandon(value: object) -> None:
             lease.abandon()
 
 
+class _Result(asyncio.Future[Any]):
+    """The result of a call. The task that awaits it goes on as it arrives; with another future it
+    would go on in the next turn of the loop.
+    """
+
+    _waiter: tuple[Callable[[Any], object], Context | None] | None = None
+
+    def add_done_callback(
+        self, callback: Callable[[Any], object], /, *, context: Context | None = None
+    ) -> None:
+        if self._waiter is None and not self.done():
+            self._waiter = (callback, context)
+        else:
+            super().add_done_callback(callback, context=context)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if self._waiter is not None:
+            callback, context = self._waiter
+            super().add_done_callback(callback, context=context)
+            self._waiter = None
+        return super().cancel(msg=msg)
+
+    def arrive(self, value: object) -> None:
+        """Takes the result, and runs the task that awaits it up to its next pause."""
+        waiter, self._waiter = self._waiter, None
+        if isinstance(value, BaseException):
+            self.set_exception(value)
+        else:
+            self.set_result(value)
+        if waiter is not None:
+            callback, context = waiter
+            if context is None:
+                callback(self)
+            else:
+                context.run(callback, self)
+
+
 class LoopPort:
     """The port of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._port = _lockmod.Port()
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._waiting: dict[int, _Result] = {}
         self._watching: dict[int, Callable[[Any], None]] = {}
         self._is_flushing = False
         # From here on the loop keeps the port, until it is closed.
@@ -66,18 +104,19 @@ class LoopPort:
     async def _run(
         self, start: Callable[[_lockmod.Port], Call[T]], loop: asyncio.AbstractEventLoop
     ) -> T:
-        future: asyncio.Future[T] = loop.create_future()
+        result = _Result(loop=loop)
         call = self._start(start, loop)
-        self._waiting[call.number] = future
+        self._waiting[call.number] = result
         try:
-            return await future
+            arrived: T = await result
+            return arrived
         except (asyncio.CancelledError, GeneratorExit):
             # Cancelled, or forgotten together with its loop.
             self._waiting.pop(call.number, None)
             call.cancel()
             # It may have arrived in the same turn of the loop.
-            if future.done() and not future.cancelled() and future.exception() is None:
-                abandon(future.result())
+            if result.done() and not result.cancelled() and result.exception() is None:
+                abandon(result.result())
             raise
 
     def _watch(
@@ -97,12 +136,19 @@ class LoopPort:
 
     def _take(self) -> None:
         stop: BaseException | None = None
-        for number, value in self._port.take():
-            # Whatever one callback does, the other results are delivered.
-            try:
-                self._deliver(number, value)
-            except BaseException as raised:  # noqa: BLE001 - raised below
-                stop = stop or raised
+        is_flushing = self._is_flushing
+        try:
+            # What tasks start as they go on leaves together.
+            self._is_flushing = True
+            for number, value in self._port.take():
+                # Whatever one task or callback does, the other results are delivered.
+                try:
+                    self._deliver(number, value)
+                except BaseException as raised:  # noqa: BLE001 - raised below
+                    stop = stop or raised
+        finally:
+            if not is_flushing:
+                self._flush()
         if stop is not None:
             try:
                 raise stop
@@ -111,19 +157,17 @@ class LoopPort:
                 del stop
 
     def _deliver(self, number: int, value: Any) -> None:
-        future = self._waiting.pop(number, None)
-        if future is None:
+        result = self._waiting.pop(number, None)
+        if result is None:
             tell = self._watching.pop(number, None)
             if tell is None:
                 abandon(value)
             else:
                 _tell(tell, value)
-        elif future.done():
+        elif result.done():
             abandon(value)
-        elif isinstance(value, BaseException):
-            future.set_exception(value)
         else:
-            future.set_result(value)
+            result.arrive(value)
 
 
 def _tell(tell: Callable[[Any], None], value: object) -> None:
