@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import random
+import signal
 import subprocess
 import sys
 import threading
 import time
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
 from typing import Any, Awaitable, Callable, Coroutine
 
 import pytest
@@ -160,22 +163,178 @@ def test_a_result_that_arrives_for_a_cancelled_task_is_given_back(
             await task
         await locker.aio.settle()
         (await asyncio.wait_for(locker.aio.try_acquire(name), PATIENCE)).fence
-        # And a task that has its result, but has not run since.
-        other = asyncio.ensure_future(locker.aio.acquire(name + ":2"))
-        while not other.done() and not _is_told(other):
-            await asyncio.sleep(0)
-        other.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await other
+        # And a task that another cancels whose result has arrived together with its own.
+        tasks: list[asyncio.Task[Any]] = []
+
+        async def first_cancels_the_other(place: int) -> int:
+            guard = await locker.aio.acquire(f"{name}:{place}")
+            tasks[1 - place].cancel()
+            await guard.release()
+            return guard.fence
+
+        tasks += [asyncio.ensure_future(first_cancels_the_other(place)) for place in range(2)]
+        await arrived(locker, [f"{name}:0", f"{name}:1"])
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert sorted(type(one).__name__ for one in outcomes) == ["CancelledError", "int"]
         await locker.aio.settle()
-        assert free(locker, name + ":2")
+        assert free(locker, f"{name}:0") and free(locker, f"{name}:1")
 
     run(work())
 
 
-def _is_told(task: asyncio.Future[Any]) -> bool:
-    waited_for = getattr(task, "_fut_waiter", None)
-    return waited_for is not None and waited_for.done()
+async def arrived(locker: Locker, names: list[str]) -> None:
+    """Blocks the loop, once the tasks have begun, until their results wait for it."""
+    for _ in range(2):
+        await asyncio.sleep(0)
+    for one in names:
+        until("it is granted", lambda one=one: locker.info(one)[0].state == "held")
+    time.sleep(0.05)
+
+
+def is_in_take() -> bool:
+    """Whether results are being taken now, further out on the stack."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "_take":
+            return True
+    return False
+
+
+def started(kind: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    loop = asyncio.get_running_loop()
+    if kind == "eager":
+        make: Any = asyncio.Task
+        return make(work, loop=loop, eager_start=True)
+    if kind == "in_python":
+        # A task as a program has it that replaces those in C.
+        return getattr(asyncio.tasks, "_PyTask")(work, loop=loop)
+    loop.set_debug(kind == "debug")
+    return loop.create_task(work)
+
+
+@pytest.mark.parametrize("kind", ["plain", "debug", "eager", "in_python"])
+def test_a_task_goes_on_as_its_result_arrives(
+    run: Run, locker: Locker, name: str, kind: str
+) -> None:
+    if kind == "eager" and sys.version_info < (3, 12):
+        pytest.skip("this Python has no eager tasks")
+    told: list[int] = []
+    label: ContextVar[str] = ContextVar("label", default="")
+
+    async def work(place: int) -> None:
+        label.set(f"task {place}")
+        for _ in range(5):
+            guard = await locker.aio.acquire(f"{name}:{place}", label=label.get())
+            assert is_in_take() and label.get() == f"task {place}"
+            this = asyncio.current_task()
+            assert this is tasks[place]
+            with pytest.raises(lockmod.HeldError, match=label.get()):
+                await locker.aio.try_acquire(f"{name}:{place}")
+            assert is_in_take()
+            # What is started there is sent, whether others wait or not.
+            await guard.release()
+            told.append(place)
+
+    tasks: list[asyncio.Task[None]] = []
+
+    async def all_of_them() -> None:
+        tasks.extend(started(kind, work(place)) for place in range(4))
+        await asyncio.gather(*tasks)
+        # And one that is alone.
+        tasks[:] = [started(kind, work(0))]
+        await tasks[0]
+
+    run(all_of_them())
+    assert sorted(told) == [0] * 10 + [1] * 5 + [2] * 5 + [3] * 5
+
+
+def test_an_error_of_one_task_stops_no_other(locker: Locker, name: str) -> None:
+    """Not even one that ends the loop. What the others start is sent."""
+    loop = asyncio.new_event_loop()
+    went_on: list[int] = []
+
+    async def work(place: int) -> None:
+        guard = await locker.aio.acquire(f"{name}:{place}")
+        went_on.append(place)
+        await guard.release()
+        raise (ZeroDivisionError, SystemExit, KeyboardInterrupt)[place]
+
+    async def work_that_stops(place: int) -> None:
+        guard = await locker.aio.acquire(f"{name}:{place}")
+        went_on.append(place)
+        if place > 0:
+            raise (SystemExit, KeyboardInterrupt)[place - 1]
+        await guard.release()
+
+    try:
+        for one in (work, work_that_stops):
+            went_on.clear()
+            tasks = [loop.create_task(one(place)) for place in range(3)]
+            names = [f"{name}:{place}" for place in range(3)]
+            with pytest.raises((SystemExit, KeyboardInterrupt)):
+                loop.run_until_complete(arrived(locker, names))
+                loop.run_until_complete(asyncio.wait(tasks))
+            assert sorted(went_on) == [0, 1, 2]
+            ended = asyncio.gather(*tasks, return_exceptions=True)
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                loop.run_until_complete(ended)
+            loop.run_until_complete(asyncio.wait_for(asyncio.wait(tasks), PATIENCE))
+            assert all(task.done() for task in tasks)
+            del tasks, ended
+            gc.collect()
+            until("all are free", lambda: all(free(locker, one) for one in names))
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("does", ["raise", "cancel"])
+def test_a_signal_at_any_moment_lets_no_task_hang(
+    locker: Locker, name: str, does: str
+) -> None:
+    """A handler may raise, or cancel the task as that of `asyncio.run` does."""
+
+    async def turns() -> None:
+        for turn in range(10_000):
+            async with locker.lock(f"{name}:{turn % 7}", wait=PATIENCE):
+                pass
+
+    async def end(task: asyncio.Task[None]) -> None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Interrupt):
+            await asyncio.wait_for(task, PATIENCE)
+
+    class Interrupt(KeyboardInterrupt):
+        pass
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)
+    tasks: list[asyncio.Task[None]] = []
+
+    def handle(*_: object) -> None:
+        if does == "raise":
+            raise Interrupt
+        tasks[0].cancel()
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        for _ in range(200):
+            tasks[:] = [loop.create_task(turns())]
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.004))
+            with contextlib.suppress(asyncio.CancelledError, Interrupt):
+                loop.run_until_complete(tasks[0])
+            with contextlib.suppress(Interrupt):
+                loop.run_until_complete(end(tasks[0]))
+            assert tasks[0].done()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        loop.close()
+    tasks.clear()
+    del loop
+    gc.collect()
+    for place in range(7):
+        locker.acquire(f"{name}:{place}", wait=PATIENCE).release()
 
 
 def test_a_block_is_cancelled_when_its_lease_is_lost(

@@ -1,7 +1,8 @@
 """The native part. Without a port a call blocks; with one it goes on in the background."""
 
+from asyncio import Future
 from types import TracebackType
-from typing import Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from ._errors import LostError, NodeVote
 from ._guard import AsyncGuard, Guard
@@ -156,5 +157,6 @@ class Core:
     @overload
     def settle(self, port: Port) -> Call[tuple[NodeVote, ...]]: ...
 
+def arrive(future: Future[Any], value: object) -> bool: ...
 def split_nodes(text: str) -> list[str]: ...
 def finish() -> None: ...

@@ -20,7 +20,6 @@ from . import _lockmod
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
-    from contextvars import Context
 
     from ._lockmod import Call
 
@@ -35,49 +34,12 @@ def abandon(value: object) -> None:
             lease.abandon()
 
 
-class _Result(asyncio.Future[Any]):
-    """The result of a call. The task that awaits it goes on as it arrives; with another future it
-    would go on in the next turn of the loop.
-    """
-
-    _waiter: tuple[Callable[[Any], object], Context | None] | None = None
-
-    def add_done_callback(
-        self, callback: Callable[[Any], object], /, *, context: Context | None = None
-    ) -> None:
-        if self._waiter is None and not self.done():
-            self._waiter = (callback, context)
-        else:
-            super().add_done_callback(callback, context=context)
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        if self._waiter is not None:
-            callback, context = self._waiter
-            super().add_done_callback(callback, context=context)
-            self._waiter = None
-        return super().cancel(msg=msg)
-
-    def arrive(self, value: object) -> None:
-        """Takes the result, and runs the task that awaits it up to its next pause."""
-        waiter, self._waiter = self._waiter, None
-        if isinstance(value, BaseException):
-            self.set_exception(value)
-        else:
-            self.set_result(value)
-        if waiter is not None:
-            callback, context = waiter
-            if context is None:
-                callback(self)
-            else:
-                context.run(callback, self)
-
-
 class LoopPort:
     """The port of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._port = _lockmod.Port()
-        self._waiting: dict[int, _Result] = {}
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._watching: dict[int, Callable[[Any], None]] = {}
         self._is_flushing = False
         # From here on the loop keeps the port, until it is closed.
@@ -104,17 +66,16 @@ class LoopPort:
     async def _run(
         self, start: Callable[[_lockmod.Port], Call[T]], loop: asyncio.AbstractEventLoop
     ) -> T:
-        result = _Result(loop=loop)
+        result: asyncio.Future[T] = loop.create_future()
         call = self._start(start, loop)
         self._waiting[call.number] = result
         try:
-            arrived: T = await result
-            return arrived
+            return await result
         except (asyncio.CancelledError, GeneratorExit):
             # Cancelled, or forgotten together with its loop.
             self._waiting.pop(call.number, None)
             call.cancel()
-            # It may have arrived in the same turn of the loop.
+            # It may have arrived, and the task is cancelled before it has run.
             if result.done() and not result.cancelled() and result.exception() is None:
                 abandon(result.result())
             raise
@@ -164,10 +125,9 @@ class LoopPort:
                 abandon(value)
             else:
                 _tell(tell, value)
-        elif result.done():
+        elif not _lockmod.arrive(result, value):
+            # Cancelled, but the task has not run since.
             abandon(value)
-        else:
-            result.arrive(value)
 
 
 def _tell(tell: Callable[[Any], None], value: object) -> None:
