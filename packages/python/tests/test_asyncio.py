@@ -660,10 +660,83 @@ def test_a_loop_that_has_ended_leaves_no_memory_behind() -> None:
     assert int(told.stdout) < 1_500_000, told.stdout
 
 
+def test_the_wrong_block_leaves_a_guard_as_it_was(run: Run, locker: Locker, name: str) -> None:
+    """Regression: it released the lock."""
+
+    async def wrong(held: Any, is_sync: bool) -> str:
+        with pytest.raises(TypeError) as wrong:
+            if is_sync:
+                async with held:
+                    pass
+            else:
+                with held:
+                    pass
+        return str(wrong.value)
+
+    async def work() -> None:
+        names = [name + ":b", name + ":c"]
+        one, many = locker.acquire(name), locker.acquire_many(names)
+        for held in (one, many):
+            assert "this guard is for `with`" in await wrong(held, is_sync=True)
+        with one, many:
+            for each in (one, *many):
+                each.check()
+        aone, amany = await locker.aio.acquire(name), await locker.aio.acquire_many(names)
+        for held in (aone, amany):
+            assert "is for `async with`" in await wrong(held, is_sync=False)
+        async with aone, amany:
+            for each in (aone, *amany):
+                each.check()
+
+    run(work())
+
+
+def test_the_wrong_block_keeps_no_lock_that_nobody_else_keeps(
+    run: Run, locker: Locker, name: str
+) -> None:
+    """Not even while its error is kept."""
+    errors: list[TypeError] = []
+
+    async def one() -> None:
+        async with locker.acquire(name, wait=PATIENCE):  # type: ignore[attr-defined]
+            pass
+
+    async def many() -> None:
+        async with locker.acquire_many([name, name + ":2"]):  # type: ignore[attr-defined]
+            pass
+
+    async def one_of_aio() -> None:
+        with await locker.aio.acquire(name):  # type: ignore[attr-defined]
+            pass
+
+    async def many_of_aio() -> None:
+        with await locker.aio.acquire_many([name, name + ":2"]):  # type: ignore[attr-defined]
+            pass
+
+    async def work() -> None:
+        for wrong in (one, many, one_of_aio, many_of_aio):
+            try:
+                await wrong()
+            except TypeError as error:
+                errors.append(error)
+            # The result of a call lives until its task pauses.
+            await asyncio.sleep(0)
+
+    gc.disable()
+    try:
+        run(work())
+        assert len(errors) == 4
+        until("they are free", lambda: free(locker, name) and free(locker, name + ":2"))
+    finally:
+        gc.enable()
+
+
 def test_a_missing_await_or_the_wrong_block_is_named(run: Run, locker: Locker, name: str) -> None:
     async def misuse(what: Any, kind: type[Exception], says: str) -> None:
         with pytest.raises(kind, match=says):
             await what()
+        # The result of a call lives until its task pauses.
+        await asyncio.sleep(0)
 
     async def blocks() -> None:
         async def with_guard() -> None:

@@ -225,7 +225,8 @@ class Guard(_Held, _lockmod.Exit):
     if not TYPE_CHECKING:
 
         def __aenter__(self) -> NoReturn:
-            self._abandon()
+            # The error keeps this frame, which must not keep the lock.
+            del self
             raise TypeError(_SYNC)
 
         __aexit__ = __aenter__
@@ -312,7 +313,7 @@ class AsyncGuard(_Held):
     if not TYPE_CHECKING:
 
         def __enter__(self) -> NoReturn:
-            self._abandon()
+            del self  # as in Guard
             raise TypeError(_ASYNC)
 
         __exit__ = __enter__
@@ -401,7 +402,7 @@ class Guards(Tuple[Guard, ...], _lockmod.Exit):
     if not TYPE_CHECKING:
 
         def __aenter__(self) -> NoReturn:
-            self._abandon()
+            del self  # as in Guard
             raise TypeError(_SYNC)
 
         __aexit__ = __aenter__
@@ -419,8 +420,7 @@ class AsyncGuards(Tuple[AsyncGuard, ...]):
     if not TYPE_CHECKING:
 
         def __enter__(self) -> NoReturn:
-            for guard in self:
-                guard._abandon()
+            del self  # as in Guard
             raise TypeError(_ASYNC)
 
         __exit__ = __enter__
