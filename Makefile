@@ -1,9 +1,10 @@
-MODULE := target/release/liblockmod.so
-COMMAND := target/release/lockmod
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+MODULE := $(TARGET)/release/liblockmod.so
+COMMAND := $(TARGET)/release/lockmod
 PREFIX ?= /usr/local
-PACKAGES := target/packages
+PACKAGES := $(TARGET)/packages
 
-PROVER = $(or $(CARGO_TARGET_DIR),target)/languages/proof/bin/python -B proof/check.py
+PROVER = $(TARGET)/languages/proof/bin/python -B proof/check.py
 
 MUTANTS = cargo mutants --config .ci/mutants.toml --no-shuffle --timeout 300
 
@@ -30,22 +31,22 @@ deb: ## Make a Debian package from the result of `make build`, in target/package
 	@test -e $(MODULE) || { echo "there is no $(MODULE): run 'make build' first" >&2; exit 1; }
 	packaging/deb $(MODULE) $(COMMAND) $(PACKAGES)
 packages: deps ## Make the packages for other languages, in target/packages: a wheel and sources for Python, a tarball for Node.js
-	CARGO_TARGET_DIR=target/packages-build target/languages/python/bin/maturin build --release --sdist \
+	CARGO_TARGET_DIR=$(abspath $(TARGET))/packages-build $(TARGET)/languages/python/bin/maturin build --release --sdist \
 		--manifest-path packages/python/Cargo.toml --out $(PACKAGES)
-	CARGO_TARGET_DIR=$(CURDIR)/target/packages-build node packages/node/build.js
+	CARGO_TARGET_DIR=$(abspath $(TARGET))/packages-build node packages/node/build.js
 	npm pack ./packages/node --pack-destination $(PACKAGES) --loglevel=error
 release: build packages ## Collect and check all files of a release, in target/release-files; nothing is uploaded
-	packaging/release target/release-files
+	packaging/release $(TARGET)/release-files
 run: build ## The demo: five nodes on loopback, a lock over their quorum, lost nodes, rising fences; then all ends
-	target/release/lockmod demo --module $(MODULE)
+	$(COMMAND) demo --module $(MODULE)
 nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
-	target/release/lockmod nodes --module $(MODULE)
+	$(COMMAND) nodes --module $(MODULE)
 test: deps ## All tests, including those with real servers; skipped tests are listed at the end
-	@rm -f target/tmp/skipped
+	@rm -f $(TARGET)/tmp/skipped
 	@# What runs in the background ignores Ctrl-C, and so would the commands that are tested.
 	env --default-signal cargo test --no-fail-fast; status=$$?; \
-		if [ -s target/tmp/skipped ]; then \
-			echo "== skipped: $$(wc -l < target/tmp/skipped)"; cat target/tmp/skipped; \
+		if [ -s $(TARGET)/tmp/skipped ]; then \
+			echo "== skipped: $$(wc -l < $(TARGET)/tmp/skipped)"; cat $(TARGET)/tmp/skipped; \
 		else echo "== skipped: 0"; fi; exit $$status
 proof: deps ## Check the proof of the protocol, for any number of nodes and clients: with Z3 in seconds, then with cvc5
 	$(PROVER)
@@ -66,7 +67,7 @@ servers: deps ## The tests that start servers, on newer versions of Redis and Va
 versions: deps ## Test this build together with that of commit OLD: master and replica, the same folder, client and nodes
 	@test -n "$(OLD)" || { echo "give a commit: make versions OLD=..." >&2; exit 1; }
 	@test -e target/versions/$(OLD) || git clone -q . target/versions/$(OLD)
-	cd target/versions/$(OLD) && git checkout -q $(OLD) && cargo build
+	cd target/versions/$(OLD) && git checkout -q $(OLD) && env -u CARGO_TARGET_DIR cargo build
 	LOCKMOD_OLD_MODULE=$(CURDIR)/target/versions/$(OLD)/target/debug/liblockmod.so \
 		LOCKMOD_OLD_COMMAND=$(CURDIR)/target/versions/$(OLD)/target/debug/lockmod \
 		cargo test --test durability -- --ignored versions
@@ -98,14 +99,14 @@ check: deps ## What CI runs before the tests: format, lints, docs, each feature 
 	cargo clippy --all-targets -- -D warnings
 	for crate in host python node; do \
 		cargo fmt --check --manifest-path packages/$$crate/Cargo.toml && \
-		cargo clippy --manifest-path packages/$$crate/Cargo.toml --target-dir target/packages-build -- -D warnings || exit 1; done
+		cargo clippy --manifest-path packages/$$crate/Cargo.toml --target-dir $(TARGET)/packages-build -- -D warnings || exit 1; done
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
-	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features
-	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features codec
-	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features module
-	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features client
-	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features cli
+	RUSTFLAGS="-D warnings" cargo check --target-dir $(TARGET)/alone --no-default-features
+	RUSTFLAGS="-D warnings" cargo check --target-dir $(TARGET)/alone --no-default-features --features codec
+	RUSTFLAGS="-D warnings" cargo check --target-dir $(TARGET)/alone --no-default-features --features module
+	RUSTFLAGS="-D warnings" cargo check --target-dir $(TARGET)/alone --no-default-features --features client
+	RUSTFLAGS="-D warnings" cargo check --target-dir $(TARGET)/alone --no-default-features --features cli
 bench: build ## Benchmarks of lockmod and of what it replaces, with machine and versions printed
 	cargo bench --bench node
 	cargo bench --bench line
