@@ -388,10 +388,12 @@ impl Holding {
     }
 
     /// From now on dropping it does not release: the lease lasts until its end.
-    pub fn keep(&self) {
-        if let Ok(inside) = self.inside.get() {
-            inside.is_kept.store(true, Ordering::Relaxed);
-        }
+    ///
+    /// # Errors
+    /// [`Failure`] in a forked child.
+    pub fn keep(&self) -> Result<(), Failure> {
+        self.inside.get()?.is_kept.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Releases without waiting for any node.

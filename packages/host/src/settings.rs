@@ -485,6 +485,14 @@ impl Host {
         }
     }
 
+    /// Refuses what every call of a closed locker is refused with.
+    ///
+    /// # Errors
+    /// [`Failure`] if the locker is closed, or this process is a forked child.
+    pub fn check_open(&self) -> Result<(), Failure> {
+        self.inside().map(drop)
+    }
+
     /// The nodes' addresses, without passwords: a few of them. In a forked child, too.
     pub fn shown(&self) -> String {
         let nodes = &self.nodes;

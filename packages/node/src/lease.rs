@@ -84,7 +84,8 @@ impl Lease {
     /// From now on the lease lasts until its end, unless it is released.
     #[napi]
     pub fn keep(&self) {
-        self.0.keep();
+        // As in `abandon`.
+        drop(self.0.keep());
     }
 
     /// Releases without waiting for any node.

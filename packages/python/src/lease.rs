@@ -98,8 +98,8 @@ impl Lease {
     }
 
     /// From now on the lease lasts until its end, unless it is released.
-    fn keep(&self) {
-        self.0.keep();
+    fn keep(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.keep().map_err(|failure| error(py, &failure))
     }
 
     /// Releases without waiting for any node.

@@ -66,6 +66,11 @@ impl Core {
         py.detach(|| self.0.close());
     }
 
+    /// Raises `RefusedError` if it is closed.
+    fn check_open(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.check_open().map_err(|failure| error(py, &failure))
+    }
+
     fn __reduce__(&self) -> PyResult<()> {
         Err(PyTypeError::new_err("a Locker cannot be pickled: make one in each process"))
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import os
 import socket
 import subprocess
 import sys
@@ -392,6 +393,35 @@ def test_errors_name_what_the_user_wrote(servers: list[Node], nodes: list[str], 
     held.release()
     held.timeout = None
     assert "renew=True" in said(held.acquire)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_does_not_hold_the_lock(servers: list[Node], name: str) -> None:
+    lock = compat.Lock(servers[0].client(), name, timeout=PATIENCE)
+    other = compat.AsyncLock(servers[0].client(), name + ":async", timeout=PATIENCE)
+    assert lock.acquire() and asyncio.run(other.acquire())
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            assert lock.locked() and not lock.owned()
+            for call in (
+                lambda: lock.extend(5),
+                # It told of the additional time.
+                lambda: lock.extend(-5),
+                lambda: lock.reacquire(),
+                lambda: lock.release(),
+                lambda: asyncio.run(other.extend(-5)),
+                lambda: asyncio.run(other.release()),
+            ):
+                with pytest.raises(redis.exceptions.LockError, match="was forked from"):
+                    call()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    lock.release()
+    asyncio.run(other.release())
 
 
 def test_a_lock_that_ended_is_named_in_the_error(make: Make, name: str) -> None:

@@ -941,7 +941,7 @@ def test_a_fork_is_noticed(locker: Locker, servers: list[Node], name: str) -> No
         code = 1
         try:
             assert guard.validity == 0 and guard.lost.is_set()
-            for call in (guard.extend, guard.downgrade, guard.release, guard.lost.wait):
+            for call in (guard.extend, guard.downgrade, guard.release, guard.keep, guard.lost.wait):
                 try:
                     call()
                 except lockmod.ForkedError:
@@ -1084,6 +1084,7 @@ def test_a_locker_that_is_closed_ends_its_connections_with_its_last_guard(server
                 lambda: locker.acquire_many([name]),
                 lambda: locker.lock(name),
                 lambda: lock.__enter__(),
+                lambda: locker.__enter__(),
                 lambda: locker.info(name),
                 lambda: locker.settle(),
                 lambda: asyncio.run(locker.aio.acquire(name)),
@@ -1123,6 +1124,8 @@ def test_a_locker_is_closed_in_a_forked_child_too(locker: Locker, nodes: list[st
             for one in (closed, locker):
                 with pytest.raises(lockmod.RefusedError, match="the locker is closed"):
                     one.acquire(name)
+                with pytest.raises(lockmod.RefusedError, match="the locker is closed"):
+                    one.__enter__()
             code = 0
         finally:
             os._exit(code)

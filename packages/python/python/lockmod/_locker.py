@@ -336,6 +336,8 @@ class Locker:
         self._made.close()
 
     def __enter__(self: _Self) -> _Self:
+        """Raises `RefusedError` if the locker is closed."""
+        self._core.check_open()
         return self
 
     def __exit__(

@@ -26,6 +26,8 @@ What differs, by design:
   has one is refused.
 - Clients are read for the addresses of their servers, and not used: their retries, their time
   limits and their `encoding` have no effect. Settings that cannot be carried over are refused.
+- After a fork the child does not hold what its parent holds: `owned` is False there, and
+  `release`, `extend` and `reacquire` raise `LockError`. With redis-py the child has the token too.
 - The logger is `lockmod.compat`.
 
 `fence` and `validity` are new, and so are `renew` and `label`.
@@ -347,6 +349,9 @@ class _Base:
             raise self._error("additional_time is None: give a number of seconds")
         ttl = more if replace_ttl else (guard.validity + more + 0.002) / 0.99
         if not ttl > 0:
+            # It may have no time left because it is lost, or another process's.
+            with self._failing_as("extend"):
+                guard.check()
             raise self._error(
                 f"additional_time is {additional_time}, and nothing would be left: give a larger "
                 "one, or release the lock"
