@@ -118,8 +118,13 @@ fn in_words(text: &str) -> Option<String> {
             "{text}, see {name}; a token of this client has {TOKEN_LENGTH} bytes"
         ));
     }
-    let max = Length(refusal::read_max_ttl(text)?);
-    Some(format!("BADTTL a lease may last at most {max} there, see lockmod.max-ttl"))
+    let (max, given) = refusal::read_bad_ttl(text)?;
+    let asked =
+        given.map_or_else(String::new, |ttl| format!(", and {} was asked for", Length(ttl)));
+    Some(format!(
+        "BADTTL a lease may last at most {} there{asked}: see lockmod.max-ttl",
+        Length(max)
+    ))
 }
 
 #[cfg(test)]
@@ -183,7 +188,12 @@ mod tests {
         assert_eq!(error_vote("MOVED"), Vote::Refused("MOVED".into()));
         let refusal = Refusal::BadTtl { given: b"90000000".to_vec(), max: Millis::new(86_400_000) };
         let Vote::Refused(text) = error_vote(&refusal.to_string()) else { panic!() };
-        assert_eq!(&*text, "BADTTL a lease may last at most 24h there, see lockmod.max-ttl");
+        assert_eq!(
+            &*text,
+            "BADTTL a lease may last at most 24h there, and 25h was asked for: see lockmod.max-ttl"
+        );
+        let Vote::Refused(text) = error_vote("BADTTL at most 1000") else { panic!() };
+        assert_eq!(&*text, "BADTTL a lease may last at most 1s there: see lockmod.max-ttl");
         assert_eq!(error_vote("BADTTL x"), Vote::Refused("BADTTL x".into()));
         let refusal = Refusal::BadToken { length: TOKEN_LENGTH, max: 16 };
         let Vote::Refused(text) = error_vote(&refusal.to_string()) else { panic!() };

@@ -34,11 +34,13 @@ pub fn read_redirected(text: &str) -> Option<Redirected<'_>> {
     Some(Redirected { is_ask, slot: words.next()?, place: words.next()? })
 }
 
-/// Reads the largest ttl that a node allows out of its refusal of a larger one.
-pub fn read_max_ttl(text: &str) -> Option<Duration> {
+/// Reads the largest ttl that a node allows out of its refusal of another one, and that one, unless
+/// it is no length of time.
+pub fn read_bad_ttl(text: &str) -> Option<(Duration, Option<Duration>)> {
     let is_bad_ttl = code::word_of(text) == code::BADTTL.word;
     let max = text.rsplit(' ').next().filter(|_| is_bad_ttl)?.parse().ok()?;
-    Some(Duration::from_millis(max))
+    let given = text.split('\'').nth(1).and_then(|given| given.parse().ok());
+    Some((Duration::from_millis(max), given.map(Duration::from_millis)))
 }
 
 /// The code of a refusal.
