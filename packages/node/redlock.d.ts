@@ -24,6 +24,11 @@
  *   thread that a blocked event loop cannot stop.
  * - `release` and `extend` take a `Lock` itself, not a copy such as `{ ...lock }`: that is an
  *   `ExecutionError`. What a lock needs to be released is no field of it.
+ * - `error` is emitted only for an operation that failed, for each node that did not grant or
+ *   confirm. An acquisition that a quorum grants is over before the others have answered, so a node
+ *   that fails meanwhile emits nothing: `lockmod status` and `lockmod exporter` watch the nodes.
+ * - An even number of clients is refused: it survives no more failures than one client fewer. Give
+ *   a `Locker` with `allowEvenNodes: true`.
  * - After `quit()` nothing can be acquired.
  * - A wrong client or setting is an `OptionError`, also one that node-redlock ignores: a setting
  *   that it does not know, or a negative one (`retryCount` may be -1).

@@ -151,6 +151,12 @@ class Redlock extends EventEmitter {
     if (this.clients.size === 0) {
       throw new OptionError('Redlock must be instantiated with at least one redis client.')
     }
+    if (list.length % 2 === 0) {
+      throw new OptionError(
+        `${list.length} clients survive no more failures than ${list.length - 1}: add or remove ` +
+          'one, or give a Locker with allowEvenNodes: true',
+      )
+    }
     const servers = list.map(server)
     this.#urls = servers.map(({ url }) => url)
     this.#prefix = servers[0]?.prefix ?? ''
@@ -323,7 +329,7 @@ class Redlock extends EventEmitter {
     }
     let locker = this.#lockers.get(timeout)
     if (locker === undefined) {
-      locker = new Locker(this.#urls, { ttl: 30_000, timeout, allowEvenNodes: true })
+      locker = new Locker(this.#urls, { ttl: 30_000, timeout })
       this.#lockers.set(timeout, locker)
     }
     return locker

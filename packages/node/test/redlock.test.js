@@ -77,6 +77,19 @@ each('errors of nodes are emitted', async ({ make, library, key }) => {
   await lock.release()
 })
 
+test('a node that fails while a quorum grants emits nothing', async () => {
+  const errors = []
+  await nodes[2].kill()
+  const redlock = new ours.Redlock(urls(nodes))
+  redlock.on('error', (error) => errors.push(error))
+  const lock = await redlock.acquire(['quorum'], 5000)
+  await (await lock.extend(6000)).release()
+  assert.deepEqual(errors, [])
+  await nodes[1].kill()
+  await assert.rejects(redlock.acquire(['quorum'], 5000, once), ours.ExecutionError)
+  assert.ok(errors.length >= 1)
+})
+
 each('whoever waits gets it', async ({ make, key }) => {
   const [redlock, other] = [make(), make({ retryCount: -1, retryDelay: 20, retryJitter: 5 })]
   const lock = await redlock.acquire([key], 10_000)
@@ -213,6 +226,12 @@ test('a wrong client or setting is refused', async () => {
   for (const wrong of [null, undefined, 5, client, 'redis://a', []]) {
     assert.throws(() => new ours.Redlock(wrong), { name: 'OptionError' }, String(wrong))
   }
+  assert.throws(() => new ours.Redlock(clients(nodes.slice(0, 2))), {
+    name: 'OptionError',
+    message: /^2 clients survive no more failures than 1: .*a Locker with allowEvenNodes: true$/,
+  })
+  const pair = new Locker(urls(nodes).slice(0, 2), { allowEvenNodes: true })
+  await (await new ours.Redlock(pair).acquire(['pair'], 5000)).release()
   const redlock = new ours.Redlock([client], { retryDelay: undefined, retryCount: Infinity })
   for (const [settings, said] of [
     [{ retryCount: '3' }, /^retryCount is '3': give a number, -1 or more$/],
@@ -275,7 +294,7 @@ test('resources whose waits are longer than a duration are all held in the end',
 test('what differs names the alternative', async () => {
   const [client] = clients(nodes)
   assert.throws(() => new ours.Redlock([client], {}, { acquireScript: '' }), /module/)
-  assert.throws(() => new ours.Redlock([client, client]), /same node/)
+  assert.throws(() => new ours.Redlock([client, client, client]), /same node/)
   const cluster = new Cluster([{ port: 1 }], { lazyConnect: true })
   assert.throws(() => new ours.Redlock([cluster]), /Locker/)
   assert.throws(() => new ours.Redlock([{}]), /Locker/)
