@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import sys
@@ -10,7 +11,7 @@ from types import FrameType
 from typing import Any, Callable, Iterator
 
 import pytest
-from conftest import until
+from conftest import PATIENCE, until
 
 import lockmod
 from lockmod import Locker
@@ -18,7 +19,7 @@ from lockmod import Locker
 PACKAGE = str(Path(lockmod.__file__).parent)
 
 
-class Interrupt(BaseException):
+class Interrupt(KeyboardInterrupt):
     """What the handler raises."""
 
 
@@ -88,3 +89,35 @@ def test_a_handler_that_raises_leaves_no_lock_behind(locker: Locker, name: str, 
         until(f"it is free after an interrupt at {where}", is_free)
     # It reached the end of the block, too.
     assert place > 50 and kept, place
+
+
+# Coroutines that have not begun when the handler raises, and destructors in which it raises.
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_handler_that_raises_lets_no_task_hang(locker: Locker, name: str) -> None:
+    """It ends the loop; then tasks are cancelled, as `asyncio.run` does, and all of them end."""
+
+    async def block(place: int) -> None:
+        async with locker.lock(f"{name}:{place}"):
+            pass
+
+    def at(place: int) -> str | None:
+        loop = asyncio.new_event_loop()
+        try:
+            tasks = [loop.create_task(block(place)) for _ in range(2)]
+            where = interrupted(lambda: loop.run_until_complete(asyncio.wait(tasks)), place)
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(tasks, timeout=PATIENCE))
+            assert all(task.done() for task in tasks), where
+            for task in tasks:
+                if not task.cancelled():
+                    task.exception()
+            return where
+        finally:
+            loop.close()
+
+    place = 0
+    while at(place) is not None:
+        place += 1
+    assert place > 50, place
