@@ -1,6 +1,6 @@
 //! The way of a result into the task of asyncio that awaits it.
 //!
-//! A future of asyncio lets its task go on in the next turn of the loop. Here the task goes on as
+//! A future of asyncio lets its task go on in the next turn of the loop. Here the task may go on as
 //! the result arrives. This is native, because a signal handler that runs between two bytecodes may
 //! raise, or cancel the task: then the future would have no task to wake, and the task would hang.
 
@@ -10,14 +10,18 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 /// Gives the future its result or its exception, and runs the task that awaits it up to its next
-/// pause. False if the future is done already, as when it was cancelled.
+/// pause: `at_once`, or in the next turn of the loop. False if the future is done already, as when it was cancelled.
 #[pyfunction]
-pub(crate) fn arrive(future: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+pub(crate) fn arrive(
+    future: &Bound<'_, PyAny>,
+    value: &Bound<'_, PyAny>,
+    at_once: bool,
+) -> PyResult<bool> {
     let py = future.py();
     if future.call_method0(intern!(py, "done"))?.extract()? {
         return Ok(false);
     }
-    let waiter = take_waiter(future)?;
+    let waiter = if at_once { take_waiter(future)? } else { None };
     let set = match value.is_instance_of::<PyBaseException>() {
         true => intern!(py, "set_exception"),
         false => intern!(py, "set_result"),

@@ -97,19 +97,15 @@ class LoopPort:
 
     def _take(self) -> None:
         stop: BaseException | None = None
-        is_flushing = self._is_flushing
-        try:
-            # What tasks start as they go on leaves together.
-            self._is_flushing = True
-            for number, value in self._port.take():
-                # Whatever one task or callback does, the other results are delivered.
-                try:
-                    self._deliver(number, value)
-                except BaseException as raised:  # noqa: BLE001 - raised below
-                    stop = stop or raised
-        finally:
-            if not is_flushing:
-                self._flush()
+        results = self._port.take()
+        # The task of one that arrives alone goes on at once. Others could wait for each other.
+        is_alone = len(results) == 1
+        for number, value in results:
+            # Whatever one task or callback does, the other results are delivered.
+            try:
+                self._deliver(number, value, is_alone)
+            except BaseException as raised:  # noqa: BLE001 - raised below
+                stop = stop or raised
         if stop is not None:
             try:
                 raise stop
@@ -117,7 +113,7 @@ class LoopPort:
                 # Otherwise it would keep this frame, and this frame it.
                 del stop
 
-    def _deliver(self, number: int, value: Any) -> None:
+    def _deliver(self, number: int, value: Any, at_once: bool) -> None:
         result = self._waiting.pop(number, None)
         if result is None:
             tell = self._watching.pop(number, None)
@@ -125,7 +121,7 @@ class LoopPort:
                 abandon(value)
             else:
                 _tell(tell, value)
-        elif not _lockmod.arrive(result, value):
+        elif not _lockmod.arrive(result, value, at_once):
             # Cancelled, but the task has not run since.
             abandon(value)
 
