@@ -408,6 +408,7 @@ impl Succession {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::slice::from_ref;
 
     const DELAY: Millis = Millis::new(2_500);
     const LIFE: u64 = 7;
@@ -532,14 +533,14 @@ mod tests {
     #[test]
     fn an_electorate_takes_the_place_of_another_when_most_of_each_have_known_it_for_long_enough() {
         let first = electorate(3, ABC);
-        let mut one = master(std::slice::from_ref(&first), ABC, &["d"]);
+        let mut one = master(from_ref(&first), ABC, &["d"]);
         one.sees(&["a", "b", "d"], &["c"], 1_000);
         one.sees(&["a", "b", "d"], &["c"], 2_100);
-        assert_eq!(one.knows(), [first.clone()], "the new one has not told its life");
+        assert_eq!(one.knows(), from_ref(&first), "the new one has not told its life");
         one.hears("d", &[], 2_200);
         one.sees(&["a", "b", "d"], &["c"], 2_300);
         one.sees(&["a", "b", "d"], &["c"], 3_299);
-        assert_eq!(one.knows(), [first.clone()], "the server may soon believe more");
+        assert_eq!(one.knows(), from_ref(&first), "the server may soon believe more");
         assert_eq!(one.count(), 2);
         one.sees(&["a", "b", "d"], &["c"], 3_300);
         let next = electorate(4, &["a", "b", "d"]);
@@ -566,8 +567,8 @@ mod tests {
         let later = electorate(5, &["b", "c"]);
         one.hears("c", &[electorate(3, ABC), electorate(4, &["a"])], 10);
         assert_eq!(one.knows().len(), 2);
-        one.hears("b", std::slice::from_ref(&later), 20);
-        assert_eq!(one.knows(), [later.clone()]);
+        one.hears("b", from_ref(&later), 20);
+        assert_eq!(one.knows(), from_ref(&later));
         one.hears("c", &[electorate(3, ABC)], 30);
         assert_eq!(one.knows(), [later], "it is the other one that is behind");
     }
@@ -577,8 +578,8 @@ mod tests {
     fn an_electorate_of_another_beginning_takes_the_place_of_none() {
         let own = electorate(3, ABC);
         let foreign = Electorate { origin: 9, ..electorate(8, &["x", "y"]) };
-        let mut one = master(std::slice::from_ref(&own), ABC, &[]);
-        one.hears("x", std::slice::from_ref(&foreign), 10);
+        let mut one = master(from_ref(&own), ABC, &[]);
+        one.hears("x", from_ref(&foreign), 10);
         let both = [own, foreign.clone()];
         assert_eq!(one.knows(), both);
         // Most of both know both.
@@ -619,10 +620,10 @@ mod tests {
         one.sees(ABC, &[], 0);
         let life = one.electorates().itself.life;
         assert!(life != LIFE && life != 0 && one.news().is_some());
-        one.hears("b", std::slice::from_ref(&first), 100);
+        one.hears("b", from_ref(&first), 100);
         assert_eq!(one.majorities(), [(electors(ABC), 2)], "it has no vote");
         // The others give it one in the next.
-        let mut other = master(std::slice::from_ref(&first), ABC, &[]);
+        let mut other = master(from_ref(&first), ABC, &[]);
         let new = Elector { life, ..elector("c") };
         other.hear(&new, (Some(&Electorates::default()), 0), at(200));
         other.sees(ABC, &[], 300);
