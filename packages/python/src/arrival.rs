@@ -10,7 +10,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 /// Gives the future its result or its exception, and runs the task that awaits it up to its next
-/// pause: `at_once`, or in the next turn of the loop. False if the future is done already, as when it was cancelled.
+/// pause: `at_once`, or in the next turn of the loop. False if the future is done already, as when
+/// it was cancelled.
 #[pyfunction]
 pub(crate) fn arrive(
     future: &Bound<'_, PyAny>,
