@@ -57,6 +57,10 @@ pub(crate) struct Bounds {
     /// By master: who has slots, as its server may come to believe, in this order. The first is
     /// also what it knows at first.
     pub(crate) beliefs: &'static [&'static [&'static [u8]]],
+    /// Nobody knows any at first.
+    pub(crate) begins: bool,
+    /// They are of two Clusters at first.
+    pub(crate) meet: bool,
     /// How often a master starts again.
     pub(crate) starts: u8,
     /// A start may come without a state file.
@@ -158,8 +162,9 @@ impl World {
         // Those of the other Cluster have had more of them.
         let is_other = first != self.bounds.beliefs[0][0];
         let has_origin = is_other && self.bounds.defect != Defect::OneOrigin;
-        let (number, origin) = (u64::from(is_other) * 7, u64::from(has_origin));
-        let known = [Electorate { number, origin, members }].into();
+        let (number, origin) = (u64::from(is_other) * 7, 1 + u64::from(has_origin));
+        let is_known = |_: &Electorate| !self.bounds.begins;
+        let known = [Electorate { number, origin, members }].into_iter().filter(is_known).collect();
         Electorates { itself: elector(at as u8), known, ..Electorates::default() }
     }
 
@@ -200,7 +205,7 @@ impl World {
 
     /// What a master answers to one whose latest electorate is this.
     fn told(&self, state: &State, at: usize, asked: Option<&Electorate>) -> Electorates {
-        let mut told = state.masters[at].succession.electorates().told();
+        let mut told = state.masters[at].succession.electorates().clone();
         let first = told.known.first().cloned();
         match self.bounds.defect {
             Defect::HidesTheNext => {
@@ -216,7 +221,7 @@ impl World {
 
     /// Asks, and returns the answer.
     fn ask(&self, state: &mut State, from: usize, to: usize) -> Electorates {
-        let asked = state.masters[from].succession.electorates().told();
+        let asked = state.masters[from].succession.electorates().clone();
         state.masters[to].succession.hear(&asked.itself, (Some(&asked), 0), NOW);
         self.look(state, to);
         self.told(state, to, asked.known.last())
@@ -266,7 +271,8 @@ impl World {
         let mut pairs = sure.iter().flat_map(|one| sure.iter().map(move |other| (one, other)));
         pairs.any(|(one, other)| {
             let [ours, theirs] = [one, other].map(|(at, _)| &state.masters[*at].origins);
-            !ours.is_disjoint(theirs) && one.1.is_disjoint(&other.1)
+            let have_met = !self.bounds.meet || !ours.is_disjoint(theirs);
+            have_met && one.1.is_disjoint(&other.1)
         })
     }
 

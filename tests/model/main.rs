@@ -1066,6 +1066,8 @@ fn a_new_master_waits() {
 /// The first of three masters, and a fourth, come to believe that they are all.
 const DRIFTING: electorate::Bounds = electorate::Bounds {
     beliefs: &[&[&[0, 1, 2], &[0, 3]], &[&[0, 1, 2]], &[&[0, 1, 2]], &[&[0, 1, 2], &[0, 3]]],
+    begins: false,
+    meet: false,
     starts: 0,
     loses: false,
     are_late: true,
@@ -1092,11 +1094,23 @@ const MEETING: electorate::Bounds = electorate::Bounds {
         &[&[3, 4], &[2, 3, 4]],
         &[&[3, 4], &[2, 3, 4]],
     ],
+    meet: true,
+    ..DRIFTING
+};
+/// All masters of a new Cluster come to believe that other ones have slots.
+const BEGINNING: electorate::Bounds = electorate::Bounds {
+    beliefs: &[
+        &[&[0], &[0, 1], &[1, 2]],
+        &[&[0], &[1], &[0, 1, 2]],
+        &[&[0], &[1, 2], &[0, 3]],
+        &[&[3], &[0, 3]],
+    ],
+    begins: true,
     ..DRIFTING
 };
 
 fn wander_among_electorates(walks: u64) {
-    for bounds in [DRIFTING, DIVIDED, MEETING] {
+    for bounds in [DRIFTING, DIVIDED, MEETING, BEGINNING] {
         for (starts, loses, are_late) in
             [(0, false, false), (0, false, true), (2, false, true), (3, true, false)]
         {

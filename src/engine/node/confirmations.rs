@@ -283,13 +283,12 @@ impl Confirmations {
             return None;
         }
         self.asked_at = Some(now);
-        let told = self.electorates().told();
-        let digest = told.digest();
+        let digest = self.electorates().digest();
         let asked = self.masters.iter().filter_map(|name| self.succession.elector(name));
         let asked = asked.filter_map(|elector| self.place(&elector));
         let asked = asked.map(|place| &self.voters[place]).chain(self.votes());
         let is_unknown = { asked }.any(|voter| voter.digest != Some(digest));
-        let told = is_unknown.then_some(told);
+        let told = is_unknown.then(|| self.electorates().clone());
         let asked = self.most_until(|voter| voter.asked);
         Some((asked.unwrap_or(now), digest, told))
     }
@@ -511,7 +510,7 @@ mod tests {
     /// What `aa` or another one knows.
     fn next(number: u64, members: &[&[u8]]) -> Electorates {
         let members = members.iter().map(|name| elector(name)).collect();
-        let known = [Electorate { number, origin: 0, members }].into();
+        let known = [Electorate { number, origin: 5, members }].into();
         Electorates { itself: elector(b"aa"), known, ..Electorates::default() }
     }
 

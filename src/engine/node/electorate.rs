@@ -11,7 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::shares::Shares;
+use super::shares::{Shares, SlotRuns};
+use super::slot_set::SlotSet;
 use crate::engine::{Instant, Millis};
 
 /// The name of a master.
@@ -37,7 +38,8 @@ pub struct Elector {
 pub struct Electorate {
     /// Larger than those of all that its first proposer knew.
     pub number: u64,
-    /// Tells the electorates that follow from one beginning from all others.
+    /// Tells the electorates that follow from one beginning from all others; 0 of a master that
+    /// knows no other.
     pub origin: u64,
     /// Who has a vote.
     pub members: BTreeSet<Elector>,
@@ -46,7 +48,8 @@ pub struct Electorate {
 impl Electorate {
     /// The first of all that follow from it.
     fn beginning(members: BTreeSet<Elector>) -> Electorate {
-        Electorate { number: 0, origin: hash_of(&members), members }
+        let origin = if members.len() > 1 { hash_of(&members).max(1) } else { 0 };
+        Electorate { number: 0, origin, members }
     }
 }
 
@@ -79,18 +82,9 @@ impl Electorates {
         electorate.members.iter().filter(move |one| !is_gone(one))
     }
 
-    /// What the others are told. A master that began alone has told nobody yet.
-    pub fn told(&self) -> Electorates {
-        match self.is_alone() {
-            true => Electorates { itself: self.itself.clone(), ..Electorates::default() },
-            false => self.clone(),
-        }
-    }
-
-    /// Whether it began alone, and knows of no others.
-    fn is_alone(&self) -> bool {
-        let is_itself = |one: &Electorate| one.number == 0 && one.members.iter().eq([&self.itself]);
-        self.known.len() == 1 && self.known.iter().all(is_itself)
+    /// Forgets the one that the master began with while it knew no other: nobody was told.
+    fn meet_others(&mut self) {
+        self.known.retain(|one| one.origin != 0);
     }
 
     /// By origin: the first one that is known.
@@ -101,9 +95,6 @@ impl Electorates {
     /// Takes those that another master knows. Of the two first ones of each origin, the later
     /// counts: whoever went over to it knew all that might have taken its place.
     fn merge(&mut self, other: &Electorates) {
-        if self.is_alone() && !other.known.is_empty() {
-            self.known.clear();
-        }
         let (own, others) = (self.firsts(), other.firsts());
         let all = self.known.union(&other.known);
         let is_superseded = |one: &Electorate| {
@@ -139,7 +130,7 @@ fn hash_of(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// What a server believes: it is to be proposed when it has lasted.
+/// What a server believes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Belief {
     /// The masters that have slots; `None` while one of them has not told its life.
@@ -162,11 +153,13 @@ pub struct Succession {
     delay: Millis,
     /// Who knows the latest electorate, and since when that is known here.
     knowing: BTreeMap<Elector, Instant>,
-    /// The lives that others have told, and whether they know no electorate.
-    heard: BTreeMap<MasterName, (u64, bool)>,
+    /// The lives that others have told, and when they told that they know no electorate, if that
+    /// was the last that they told.
+    heard: BTreeMap<MasterName, (u64, Option<Instant>)>,
     belief: Belief,
-    /// All other nodes that the server knows.
+    /// All other nodes that the server knows, and the slots that are its own.
     others: BTreeSet<MasterName>,
+    own: SlotRuns,
 }
 
 impl Succession {
@@ -181,6 +174,7 @@ impl Succession {
             heard: BTreeMap::new(),
             belief: Belief::default(),
             others: BTreeSet::new(),
+            own: SlotRuns::new(),
         }
     }
 
@@ -239,12 +233,15 @@ impl Succession {
         let forgotten: Vec<_> = self.others.difference(&others).cloned().collect();
         if self.is_new(shares, &forgotten) {
             self.begin_life(&shares.name, now);
-        } else if let Some(number) = self.electorates.latest().map(|latest| latest.number) {
+        } else if let Some(number) = self.number_of_forgotten(shares) {
             self.electorates.gone.extend(forgotten.into_iter().map(|name| (name, number)));
             self.electorates.tidy();
         }
-        self.others = others;
         let (with_slots, masters) = (self.with_lives(shares), shares.other_masters());
+        if !masters.is_empty() {
+            self.electorates.meet_others();
+        }
+        (self.others, self.own) = (others, shares.own.clone());
         if (&self.belief.with_slots, &self.belief.masters) != (&with_slots, &masters) {
             self.belief = Belief { with_slots, masters, since: now, is_proposed: false };
         }
@@ -258,10 +255,16 @@ impl Succession {
     fn is_new(&self, shares: &Shares, forgotten: &[MasterName]) -> bool {
         let itself = &self.electorates.itself;
         let has_lost_all = !forgotten.is_empty() && forgotten.len() == self.others.len();
-        // It may have met another one since.
-        let has_lost = shares.all_others().is_empty() || !forgotten.is_empty();
-        let is_bare = has_lost && shares.own.is_empty() && !self.electorates.known.is_empty();
-        itself.life == 0 || itself.name != shares.name || has_lost_all || is_bare
+        let is_bare = shares.all_others().is_empty() && shares.own.is_empty();
+        let was_reset = has_lost_all || (is_bare && !self.electorates.known.is_empty());
+        itself.life == 0 || itself.name != shares.name || was_reset
+    }
+
+    /// Up to which number those have no vote that the server has forgotten. A server that has lost
+    /// all its slots has forgotten nobody: it may have been reset, and have met another one since.
+    fn number_of_forgotten(&self, shares: &Shares) -> Option<u64> {
+        let has_kept = !SlotSet::of(&shares.own).both(&SlotSet::of(&self.own)).is_empty();
+        self.electorates.latest().filter(|_| has_kept).map(|latest| latest.number)
     }
 
     fn begin_life(&mut self, name: &MasterName, now: Instant) {
@@ -297,13 +300,13 @@ impl Succession {
             return;
         }
         let known = &self.electorates.known;
-        let Some(latest) = known.last().filter(|_| !self.electorates.is_alone()) else {
-            return self.begin();
-        };
+        let Some(latest) = known.last() else { return self.begin() };
         if *is_proposed || known.len() >= KNOWN_MAX {
             return;
         }
-        if !with_slots.is_empty() && !self.electorates.voters(latest).eq(with_slots) {
+        // One that knows no other has nobody to tell.
+        let is_other = latest.origin != 0 && !self.electorates.voters(latest).eq(with_slots);
+        if is_other && !with_slots.is_empty() {
             let (number, origin) = (latest.number.saturating_add(1), latest.origin);
             let members = with_slots.clone();
             self.electorates.known.insert(Electorate { number, origin, members });
@@ -311,20 +314,23 @@ impl Succession {
         self.belief.is_proposed = true;
     }
 
-    /// The first electorate: nobody knows any.
+    /// The first electorate: nobody knows any. All masters are members, for others may believe that
+    /// other ones have slots.
     fn begin(&mut self) {
-        let members = self.belief.with_slots.clone().unwrap_or_default();
-        let has_slots = members.contains(&self.electorates.itself);
-        if has_slots && self.silent().is_empty() {
-            self.electorates.known = [Electorate::beginning(members)].into();
+        if self.own.is_empty() || !self.silent().is_empty() {
+            return;
         }
+        let others = self.belief.masters.iter().filter_map(|name| self.elector(name));
+        let members = others.chain([self.electorates.itself.clone()]).collect();
+        self.electorates.known = [Electorate::beginning(members)].into();
     }
 
-    /// The other masters that have told nothing, or know an electorate that this one does not: it
-    /// cannot begin without them.
+    /// The other masters that know an electorate, or have told nothing since the server came to
+    /// believe what it does: this one cannot begin without them.
     pub fn silent(&self) -> Vec<MasterName> {
-        let knows_none =
-            |name: &MasterName| self.heard.get(name).is_some_and(|(_, knows_none)| *knows_none);
+        let since = self.belief.since;
+        let told_none = |name: &MasterName| self.heard.get(name).and_then(|(_, at)| *at);
+        let knows_none = |name: &MasterName| told_none(name).is_some_and(|at| since <= at);
         self.belief.masters.iter().filter(|name| !knows_none(name)).cloned().collect()
     }
 
@@ -336,19 +342,18 @@ impl Succession {
         (told, digest): (Option<&Electorates>, u64),
         now: Instant,
     ) -> bool {
+        self.electorates.meet_others();
         let before = self.electorates.clone();
         let (knows_any, knows_latest) = match told {
-            None => {
-                let own = before.told();
-                (digest != Electorates::default().digest(), own.digest() == digest)
-            }
+            None => (digest != Electorates::default().digest(), before.digest() == digest),
             Some(told) if told.known.len() + before.known.len() > HEARD_MAX => return false,
             Some(told) => {
                 self.electorates.merge(told);
                 (!told.known.is_empty(), told.latest() == self.electorates.latest())
             }
         };
-        self.heard.insert(elector.name.clone(), (elector.life, !knows_any));
+        let knows_none_at = (!knows_any).then_some(now);
+        self.heard.insert(elector.name.clone(), (elector.life, knows_none_at));
         self.compare(&before, now);
         if knows_any && knows_latest {
             self.knowing.entry(elector.clone()).or_insert(now);
@@ -390,7 +395,7 @@ impl Succession {
     #[cfg(test)]
     pub(super) fn agree(&mut self) {
         let others = self.belief.masters.iter().cloned();
-        self.heard.extend(others.map(|name| (name, (1, false))));
+        self.heard.extend(others.map(|name| (name, (1, None))));
         let members = self.electors(&self.belief.masters).into_iter();
         let members = members.chain([self.electorates.itself.clone()]).collect();
         self.electorates.known = [Electorate::beginning(members)].into();
@@ -401,6 +406,9 @@ impl Succession {
         let mut rebased = self.clone();
         rebased.knowing.values_mut().for_each(|at| *at = at.before(by));
         rebased.belief.since = rebased.belief.since.before(by);
+        for (_, knows_none_at) in rebased.heard.values_mut() {
+            *knows_none_at = knows_none_at.map(|at| at.before(by));
+        }
         rebased
     }
 }
@@ -424,7 +432,7 @@ mod tests {
     fn electorate(number: u64, masters: &[&str]) -> Electorate {
         Electorate {
             number,
-            origin: 0,
+            origin: 5,
             members: masters.iter().map(|name| elector(name)).collect(),
         }
     }
@@ -491,13 +499,22 @@ mod tests {
         assert!(!one.hears("b", &[], 10), "no answer of one with a vote");
         one.hears("c", &[], 20);
         one.sees(ABC, &["d"], 30);
+        let all = ["b", "c", "d"].map(|name| name.as_bytes().to_vec());
+        assert_eq!(one.silent(), all, "they may know one by now");
+        for name in ["b", "c"] {
+            one.hears(name, &[], 40);
+        }
         one.sees(ABC, &["d"], 9_000);
         assert!(one.knows().is_empty() && one.majorities().is_empty());
         assert_eq!(one.silent(), [b"d".to_vec()], "it has no slots, but may have had some");
         one.hears("d", &[], 9_010);
-        one.sees(ABC, &["d"], 9_020);
-        assert_eq!(one.knows(), [beginning(ABC)]);
-        assert_eq!(one.majorities(), [(electors(&["b", "c"]), 1)]);
+        one.sees(ABC, &["d"], 9_030);
+        assert_eq!(one.knows(), [beginning(&["a", "b", "c", "d"])]);
+        assert_eq!(one.majorities(), [(electors(&["b", "c", "d"]), 2)]);
+        one.sees(ABC, &["d"], 9_040);
+        let of_slots =
+            Electorate { number: 1, members: beginning(ABC).members, ..one.knows()[0].clone() };
+        assert_eq!(one.knows(), [beginning(&["a", "b", "c", "d"]), of_slots]);
         // One that others know is as good.
         let mut late = master(&[], ABC, &[]);
         assert!(late.hears("b", &[electorate(7, &["b", "c"])], 10));
@@ -519,14 +536,18 @@ mod tests {
         assert_eq!(one.knows(), [beginning(&["a"])]);
         assert_eq!(one.majorities(), [(Vec::new(), 0)]);
         assert!(one.news().is_some() && one.news().is_none(), "the file must have it, once");
-        assert!(one.electorates().told().known.is_empty());
+        one.sees(&["a"], &[], 5_000);
+        assert_eq!(one.knows(), [beginning(&["a"])]);
         // It has told nobody, so it leaves it for what others know.
         let mut joins = one.clone();
-        joins.hears("b", &[electorate(0, &["b", "c"])], 1_500);
+        joins.hears("b", &[electorate(0, &["b", "c"])], 5_500);
         assert_eq!(joins.knows(), [electorate(0, &["b", "c"])]);
-        one.hears("b", &[], 2_000);
-        one.sees(&["a", "b"], &[], 2_010);
-        one.sees(&["a", "b"], &[], 3_010);
+        // Regression: while a server knew of another master, without its module having heard of
+        // it, it went on alone.
+        one.sees(&["a"], &["b"], 6_000);
+        assert!(one.knows().is_empty());
+        one.hears("b", &[], 6_010);
+        one.sees(&["a"], &["b"], 7_000);
         assert_eq!(one.knows(), [beginning(&["a", "b"])]);
     }
 
@@ -592,6 +613,11 @@ mod tests {
 
     #[test]
     fn who_was_forgotten_has_no_vote_in_what_there_was() {
+        // Regression: a master without slots was another one after it had forgotten one of many.
+        let mut without = master(&[electorate(3, ABC)], &["b", "c"], &["d"]);
+        let before = without.electorates().clone();
+        without.sees(&["b", "c"], &[], 100);
+        assert_eq!(*without.electorates(), before, "and its server may have been reset");
         let mut one = master(&[electorate(3, ABC)], ABC, &["d"]);
         one.sees(&["a"], &["d"], 100);
         assert_eq!(one.majorities(), [(Vec::new(), 0)]);
@@ -629,16 +655,16 @@ mod tests {
         other.sees(ABC, &[], 300);
         other.sees(ABC, &[], 1_300);
         let members = [elector("a"), elector("b"), new].into();
-        assert_eq!(other.knows(), [first, Electorate { number: 4, origin: 0, members }]);
+        assert_eq!(other.knows(), [first, Electorate { number: 4, origin: 5, members }]);
     }
 
     #[test]
     fn a_server_that_was_reset_is_another_one() {
         let known = [electorate(3, ABC)];
         type Seen<'a> = (&'a str, &'a [&'a str]);
-        let resets: [Seen<'_>; 4] =
-            // Without others; after it has met one; with slots by then; with another name.
-            [("a", &[]), ("a", &["c"]), ("a", &["a", "x"]), ("z", &["z", "b", "c"])];
+        let resets: [Seen<'_>; 3] =
+            // Without others; after it has met one, with slots by then; with another name.
+            [("a", &[]), ("a", &["a", "x"]), ("z", &["z", "b", "c"])];
         for (name, with_slots) in resets {
             let mut one = master(&known, ABC, &[]);
             one.news();
@@ -650,6 +676,16 @@ mod tests {
             assert_eq!(one.news(), Some(electorates.clone()));
             one.look(&shares(name, with_slots, &[]), at(300));
             assert_eq!(*one.electorates(), electorates, "only once");
+        }
+    }
+
+    /// It has met one again before it looked.
+    #[test]
+    fn a_server_that_was_reset_has_forgotten_nobody() {
+        for (own, with_slots) in [("a", &["c"][..]), ("a", &["a", "c"])] {
+            let mut one = master(&[electorate(3, ABC)], &["b", "c"], &["d"]);
+            one.look(&shares(own, with_slots, &[]), at(100));
+            assert_eq!(*one.electorates(), of("a", &[electorate(3, ABC)]));
         }
     }
 

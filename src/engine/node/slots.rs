@@ -334,9 +334,9 @@ impl Node {
         slots.compare(now);
         let number = asked.number;
         let (its, lost, since) = slots.witness.confirm(name, (number, asked.since));
-        let told = slots.confirmations.electorates().told();
-        let (life, digest) = (told.itself.life, told.digest());
-        let electorates = (digest != asked.digest).then_some(told);
+        let known = slots.confirmations.electorates();
+        let (life, digest) = (known.itself.life, known.digest());
+        let electorates = (digest != asked.digest).then(|| known.clone());
         Some(Confirmation { number, since, slots: its, lost, life, digest, electorates })
     }
 
