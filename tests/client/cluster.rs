@@ -247,11 +247,17 @@ async fn a_replica_that_takes_over_is_found() {
     let fence = guard.fence();
     guard.release().await.unwrap();
     // Replicas without `lockmod.replicas`, each with its own master.
-    let survey = locker.survey(0).await;
-    let excess = &survey.nodes[0].status.as_ref().unwrap().excess;
-    assert!(excess.iter().all(|excess| (excess.attached, excess.replicas) == (1, 0)), "{excess:?}");
-    let masters: Vec<_> = excess.iter().filter_map(|excess| excess.master.clone()).collect();
-    assert_eq!(masters, survey.nodes[0].masters);
+    let start = Instant::now();
+    loop {
+        let survey = locker.survey(0).await;
+        let excess = &survey.nodes[0].status.as_ref().unwrap().excess;
+        assert!(excess.iter().all(|one| (one.attached, one.replicas) == (1, 0)), "{excess:?}");
+        let masters: Vec<_> = excess.iter().filter_map(|excess| excess.master.clone()).collect();
+        if masters == survey.nodes[0].masters {
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "not all replicas are attached: {excess:?}");
+    }
     cluster.masters[owner].kill();
     let guard = locker.acquire("res").wait(Duration::from_secs(60)).await.unwrap();
     assert!(guard.fence() > fence && is_held(replica, "res"));
