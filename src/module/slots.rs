@@ -102,7 +102,11 @@ fn tell_of_silent(context: &mut Context<'_>) {
         );
         context.log(Level::Warning, &line);
     }
-    let silent = process::with(server, |process| process.node.news_of_voters(now));
+    // While the state file is behind, it is this node that asks nobody.
+    let silent = process::with(server, |process| {
+        let is_behind = process.state.as_ref().is_some_and(StateFile::is_behind);
+        if is_behind { Vec::new() } else { process.node.news_of_voters(now) }
+    });
     if !silent.is_empty() {
         let names = names(&silent);
         let line = format!(

@@ -231,9 +231,10 @@ impl Succession {
         let before = self.electorates.clone();
         let others = shares.all_others();
         let forgotten: Vec<_> = self.others.difference(&others).cloned().collect();
+        let number = self.electorates.latest().map(|latest| latest.number);
         if self.is_new(shares, &forgotten) {
             self.begin_life(&shares.name, now);
-        } else if let Some(number) = self.number_of_forgotten(shares) {
+        } else if let Some(number) = number.filter(|_| self.has_kept(shares)) {
             self.electorates.gone.extend(forgotten.into_iter().map(|name| (name, number)));
             self.electorates.tidy();
         }
@@ -250,21 +251,21 @@ impl Succession {
         self.advance(now);
     }
 
+    /// Whether the server has slots that it had. It has not been reset then: it has forgotten whom
+    /// it no longer knows. A server without may have been reset, and have met another one since.
+    fn has_kept(&self, shares: &Shares) -> bool {
+        !SlotSet::of(&shares.own).both(&SlotSet::of(&self.own)).is_empty()
+    }
+
     /// Whether the master does not remember what it told, or told it in another Cluster: its state
     /// file is lost, or the server was reset.
     fn is_new(&self, shares: &Shares, forgotten: &[MasterName]) -> bool {
         let itself = &self.electorates.itself;
         let has_lost_all = !forgotten.is_empty() && forgotten.len() == self.others.len();
         let is_bare = shares.all_others().is_empty() && shares.own.is_empty();
-        let was_reset = has_lost_all || (is_bare && !self.electorates.known.is_empty());
+        let is_bare = is_bare && !self.electorates.known.is_empty();
+        let was_reset = (has_lost_all && !self.has_kept(shares)) || is_bare;
         itself.life == 0 || itself.name != shares.name || was_reset
-    }
-
-    /// Up to which number those have no vote that the server has forgotten. A server that has lost
-    /// all its slots has forgotten nobody: it may have been reset, and have met another one since.
-    fn number_of_forgotten(&self, shares: &Shares) -> Option<u64> {
-        let has_kept = !SlotSet::of(&shares.own).both(&SlotSet::of(&self.own)).is_empty();
-        self.electorates.latest().filter(|_| has_kept).map(|latest| latest.number)
     }
 
     fn begin_life(&mut self, name: &MasterName, now: Instant) {
@@ -630,6 +631,11 @@ mod tests {
         next.known.insert(electorate(4, &["a", "b"]));
         other.hears_all(&Electorates { itself: elector("b"), ..next }, 300);
         assert_eq!(other.majorities()[1], (electors(&["b"]), 1));
+        // Regression: one that had forgotten the only other was another one.
+        let mut two = master(&[electorate(3, &["a", "b"])], &["a"], &["b"]);
+        two.sees(&["a"], &[], 100);
+        assert_eq!(two.electorates().itself, elector("a"));
+        assert_eq!(two.majorities(), [(Vec::new(), 0)]);
         // All of the first are gone.
         let known = [electorate(3, &["b", "c"]), electorate(4, &["a"])];
         let mut last = master(&known, ABC, &["d"]);
@@ -666,7 +672,8 @@ mod tests {
             // Without others; after it has met one, with slots by then; with another name.
             [("a", &[]), ("a", &["a", "x"]), ("z", &["z", "b", "c"])];
         for (name, with_slots) in resets {
-            let mut one = master(&known, ABC, &[]);
+            // It was drained.
+            let mut one = master(&known, &["b", "c"], &[]);
             one.news();
             one.look(&shares(name, with_slots, &[]), at(100));
             let electorates = one.electorates().clone();
