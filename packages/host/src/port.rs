@@ -11,18 +11,28 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::io::ioctl_fionbio;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
 use crate::process::{Background, background, unless};
 
+/// How long a loop's own thread drives a call, at most. The runtime counts in whole milliseconds.
+const HERE_MAX: Duration = Duration::from_millis(1);
+/// A call that takes longer has better been left to the background thread.
+const NEAR: Duration = Duration::from_micros(250);
+/// How many calls the background thread gets at most before a loop tries one itself again.
+const LEFT_MAX: u32 = 1024;
+
 /// A place where the results of calls arrive, by their numbers.
 ///
 /// Calls are begun in two steps: [`start`](Port::start) for each, and [`flush`](Port::flush) for
 /// all that a turn of the loop has started. So the commands of many tasks leave together: one
-/// wake-up of the background thread, and one write to each node.
+/// wake-up of the background thread, and one write to each node. For a call that is alone, there
+/// is [`drive`](Port::drive), which needs no wake-up.
 pub struct Port<T> {
     shared: Arc<Shared<T>>,
     next: AtomicU64,
@@ -64,15 +74,48 @@ impl Call {
     }
 }
 
+/// What runs a call.
+type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// What one process has started at a port.
 #[derive(Default)]
 struct Started {
     /// 0 before anything was started, which no process has.
     process: u32,
     /// Not on the background thread yet.
-    calls: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    calls: Vec<Running>,
+    near: Near,
     /// Ends all calls of the port.
     end: CancellationToken,
+}
+
+/// Whether the answers come so fast that a loop had better drive its calls itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct Near {
+    /// How many calls are left to the background thread before the next trial.
+    left: u32,
+    /// How many were after the last trial that failed.
+    penalty: u32,
+}
+
+impl Near {
+    /// Whether the next call is to be tried.
+    fn tries(&mut self) -> bool {
+        let tries = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        tries
+    }
+
+    /// Each failure doubles what comes before the next trial: calls that wait cost a loop little,
+    /// even if quick ones are between them.
+    fn tried(&mut self, took: Duration) {
+        if took < NEAR {
+            self.penalty = self.penalty.saturating_sub(1);
+        } else {
+            self.penalty = (self.penalty * 2).clamp(1, LEFT_MAX);
+            self.left = self.penalty;
+        }
+    }
 }
 
 impl Started {
@@ -104,8 +147,8 @@ impl<T: Send + 'static> Port<T> {
         Port { shared: Arc::new(shared), next: AtomicU64::new(0), started: Mutex::default() }
     }
 
-    /// Runs `future` on the background thread after the next [`flush`](Port::flush); its result
-    /// arrives here.
+    /// Runs `future` after the next [`flush`](Port::flush), [`drive`](Port::drive) or
+    /// [`leave`](Port::leave); its result arrives here.
     ///
     /// # Errors
     /// [`Failure`] if there is no background thread and none can be started.
@@ -141,6 +184,37 @@ impl<T: Send + 'static> Port<T> {
                     drop(tokio::spawn(call));
                 }
             })),
+        }
+    }
+
+    /// As [`flush`](Port::flush), for calls that wait for something: wakes no thread, and the next
+    /// one that drives begins them, which is soon.
+    pub fn leave(&self) {
+        let Ok(background) = background() else { return };
+        for call in std::mem::take(&mut self.started(background).calls) {
+            drop(background.runtime.spawn(call));
+        }
+    }
+
+    /// As [`flush`](Port::flush), for a turn that has started one call while no other was in
+    /// progress: this thread drives it for a moment, 2 ms at most. If its nodes answer as fast as
+    /// that, no thread has to be woken, and the result is there for the next turn. After a call
+    /// that took longer, the background thread gets the next ones.
+    pub fn drive(&self) {
+        let Ok(background) = background() else { return };
+        let mut started = self.started(background);
+        if started.calls.len() != 1 || !started.near.tries() {
+            drop(started);
+            return self.flush();
+        }
+        let Some(mut call) = started.calls.pop() else { return };
+        // Driving runs other calls, too, and those end where they may.
+        drop(started);
+        let begun_at = Instant::now();
+        let is_done = background.block_on(async { timeout(HERE_MAX, call.as_mut()).await.is_ok() });
+        self.started(background).near.tried(begun_at.elapsed());
+        if !is_done {
+            drop(background.spawn(call));
         }
     }
 

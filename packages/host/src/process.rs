@@ -166,7 +166,7 @@ impl Background {
     }
 
     /// Runs `future` on this thread, which drives everything else meanwhile.
-    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.callers.fetch_add(1, SeqCst);
         self.calls.fetch_add(1, SeqCst);
         if self.is_driving.load(SeqCst) {

@@ -11,7 +11,7 @@ const { join } = require('node:path')
  *   reason?: string, isRetryable: boolean }} Failed
  * @typedef {{ number: number, failure?: Failed, leases?: Lease[], votes?: NodeVote[],
  *   states?: NodeInfo[] }} Done
- * @typedef {{ flush(): void, take(): Done[],
+ * @typedef {{ flush(): void, drive(): void, leave(): void, take(): Done[],
  *   cancel(number: number): void }} Port
  * @typedef {{ readonly fence: number, readonly name: string, validity(): number,
  *   isExclusive(): boolean, reason(): string | null, loss(): Failed | null,

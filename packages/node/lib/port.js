@@ -141,7 +141,7 @@ function listen(signal) {
  */
 function wait(start, who) {
   const number = start(port)
-  flush(waiting.size === 0)
+  send(() => port.drive())
   if (waiting.size === 0) alive.ref()
   waiting.set(number, who)
   return number
@@ -152,11 +152,11 @@ let isFlushing = false
 /**
  * Calls that many tasks start in one turn of the loop leave together, after the last task has run.
  *
- * @param {boolean} isAlone No other call waits, so nothing else will come in this turn.
+ * @param {() => void} sendAlone If no other call waits: then nothing else will come in this turn.
  */
-function flush(isAlone) {
-  if (isAlone && !isFlushing) return port.flush()
+function send(sendAlone) {
   if (isFlushing) return
+  if (waiting.size === 0) return sendAlone()
   isFlushing = true
   process.nextTick(() => {
     isFlushing = false
@@ -172,7 +172,7 @@ function flush(isAlone) {
  */
 function watch(start, tell) {
   watching.set(start(port), tell)
-  flush(false)
+  send(() => port.leave())
 }
 
 module.exports = { run, watch }

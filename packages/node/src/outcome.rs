@@ -77,6 +77,18 @@ impl Port {
         self.port.flush();
     }
 
+    /// As `flush`, but a lone call may run on this thread, for a moment.
+    #[napi]
+    pub fn drive(&self) {
+        self.port.drive();
+    }
+
+    /// As `flush`, for calls that wait for something.
+    #[napi]
+    pub fn leave(&self) {
+        self.port.leave();
+    }
+
     /// The results that have arrived.
     #[napi]
     pub fn take(&self) -> Vec<Done> {

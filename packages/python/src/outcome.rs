@@ -51,6 +51,17 @@ impl Port {
         self.port.flush();
     }
 
+    /// As `flush`, but a lone call may run on this thread, for a moment. The interpreter is kept:
+    /// nothing that runs there needs it.
+    fn drive(&self) {
+        self.port.drive();
+    }
+
+    /// As `flush`, for calls that wait for something.
+    fn leave(&self) {
+        self.port.leave();
+    }
+
     /// What has arrived: the numbers of calls, each with its value or its exception.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
         let object = |(number, outcome)| match outcome {

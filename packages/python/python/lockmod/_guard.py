@@ -82,7 +82,7 @@ class AsyncLost(_Lost):
     async def wait(self, timeout: float | None = None) -> str | None:
         """Waits until the lease has ended, and returns why; None after `timeout` seconds."""
         limit = seconds("timeout", timeout, endless=True)
-        return await run(lambda port: self._lease.lost(limit, port))
+        return await run(lambda port: self._lease.lost(limit, port), is_long=True)
 
     def call(self, callback: Callable[[str], object]) -> None:
         """Calls `callback(reason)` in the running event loop when the lease is lost.

@@ -45,29 +45,36 @@ class LoopPort:
         # From here on the loop keeps the port, until it is closed.
         loop.add_reader(self._port.fileno(), self._take)
 
-    def _start(
-        self, start: Callable[[_lockmod.Port], Call[T]], loop: asyncio.AbstractEventLoop
-    ) -> Call[T]:
-        """Calls that many tasks start in one turn of the loop leave together, after the last."""
-        call = start(self._port)
-        if not self._is_flushing:
-            if self._waiting:
-                self._is_flushing = True
-                loop.call_soon(self._flush)
-            else:
-                # No other call waits, so nothing else will come in this turn.
-                self._port.flush()
-        return call
+    def _send(self, loop: asyncio.AbstractEventLoop, send_alone: Callable[[], None]) -> None:
+        """Calls that many tasks start in one turn of the loop leave together, after the last.
+
+        `send_alone` is for a turn in which no other call waits: then nothing else will come in it.
+        """
+        if self._is_flushing:
+            return
+        if self._waiting:
+            loop.call_soon(self._flush)
+            self._is_flushing = True
+        else:
+            send_alone()
+
+    def _drive(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """What is ready to run is not kept waiting; uvloop does not tell."""
+        return self._port.flush if getattr(loop, "_ready", None) else self._port.drive
 
     def _flush(self) -> None:
         self._is_flushing = False
         self._port.flush()
 
     async def _run(
-        self, start: Callable[[_lockmod.Port], Call[T]], loop: asyncio.AbstractEventLoop
+        self,
+        start: Callable[[_lockmod.Port], Call[T]],
+        loop: asyncio.AbstractEventLoop,
+        is_long: bool,
     ) -> T:
         result: asyncio.Future[T] = loop.create_future()
-        call = self._start(start, loop)
+        call = start(self._port)
+        self._send(loop, self._port.leave if is_long else self._drive(loop))
         self._waiting[call.number] = result
         try:
             return await result
@@ -86,7 +93,8 @@ class LoopPort:
         tell: Callable[[T], None],
         loop: asyncio.AbstractEventLoop,
     ) -> Callable[[], None]:
-        call = self._start(start, loop)
+        call = start(self._port)
+        self._send(loop, self._port.leave)
         self._watching[call.number] = tell
 
         def stop() -> None:
@@ -137,10 +145,15 @@ def _tell(tell: Callable[[Any], None], value: object) -> None:
         get_running_loop().call_exception_handler({"message": text, "exception": error})
 
 
-def run(start: Callable[[_lockmod.Port], Call[T]]) -> Coroutine[Any, Any, T]:
-    """Waits for a call. If the task is cancelled, nothing of the call is left."""
+def run(
+    start: Callable[[_lockmod.Port], Call[T]], *, is_long: bool = False
+) -> Coroutine[Any, Any, T]:
+    """Waits for a call. If the task is cancelled, nothing of the call is left.
+
+    `is_long` is for a call that asks no node, but waits for something to happen.
+    """
     loop = get_running_loop()
-    return _port(loop)._run(start, loop)  # pyright: ignore[reportPrivateUsage]
+    return _port(loop)._run(start, loop, is_long)  # pyright: ignore[reportPrivateUsage]
 
 
 def watch(
@@ -196,7 +209,7 @@ class Callbacks:
         """Calls `tell` with the result, in the thread."""
         with self._guarding:
             self._watching[start(self._port).number] = tell
-            self._port.flush()
+            self._port.leave()
 
     def _run(self) -> None:
         while True:
