@@ -330,7 +330,7 @@ export class Guard {
   /**
    * Keeps the lock when the guard is forgotten or the process ends: nothing releases it then, and
    * the lease ends with its ttl, because nothing renews it either. Until then it is renewed as
-   * before.
+   * before. Throws `LostError` if the lease has ended.
    */
   keep(): void
 

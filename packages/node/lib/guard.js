@@ -115,7 +115,9 @@ class Guard {
   }
 
   keep() {
-    Guard.#of(this, 'keep').keep()
+    const lease = Guard.#of(this, 'keep')
+    this.check()
+    lease.keep()
   }
 
   // JavaScript does not say how the block ended. If it ended with the loss, as thrown by `check`, a

@@ -225,6 +225,7 @@ test('a lease that has ended keeps its reason, whatever its release says', async
   await assert.rejects(early.release(), expired)
   assert.throws(() => early.check(), expired)
   await early.release()
+  assert.throws(() => early.keep(), expired)
   const late = await ended('over')
   await until('the nodes agree', async () => !(await states(locker, 'over')).has('held'))
   await assert.rejects(late.release(), expired)

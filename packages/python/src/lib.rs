@@ -5,7 +5,6 @@
 //! blocks, with the interpreter released; one with a port returns at once, and its result is taken
 //! from the port on the event loop's own thread.
 
-mod arrival;
 mod blocks;
 mod lease;
 mod locker;
@@ -38,7 +37,6 @@ fn _lockmod(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Lease>()?;
     module.add_class::<Port>()?;
     module.add_class::<Call>()?;
-    module.add_function(wrap_pyfunction!(arrival::arrive, module)?)?;
     module.add_function(wrap_pyfunction!(split_nodes, module)?)?;
     module.add_function(wrap_pyfunction!(finish, module)?)
 }

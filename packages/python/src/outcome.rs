@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lockmod_host::{Failure, Holding, NodeState, NodeVote, Unit};
 use pyo3::IntoPyObjectExt;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
@@ -62,6 +63,31 @@ impl Port {
         self.port.leave();
     }
 
+    /// Gives each result that has arrived to the future that waits for it, or watches, under the
+    /// number of its call, and removes those that waited. What arrived for nobody is released.
+    ///
+    /// This is native, because a signal handler that runs between two bytecodes may raise: then a
+    /// result that was taken would have no future, and its task would hang.
+    fn deliver(
+        &self,
+        py: Python<'_>,
+        waiting: &Bound<'_, PyDict>,
+        watching: &Bound<'_, PyDict>,
+    ) -> PyResult<()> {
+        self.bell.hush();
+        let mut given = Ok(());
+        for (number, outcome) in self.port.take() {
+            let mut future = waiting.get_item(number)?;
+            match future {
+                Some(_) => waiting.del_item(number)?,
+                None => future = watching.get_item(number)?,
+            }
+            // Whatever happens to one, the others are delivered.
+            given = given.and(give(py, future, outcome));
+        }
+        given
+    }
+
     /// What has arrived: the numbers of calls, each with its value or its exception.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
         let object = |(number, outcome)| match outcome {
@@ -82,6 +108,40 @@ impl Call {
 
     fn cancel(&self) {
         self.0.cancel();
+    }
+}
+
+/// Ends the future, unless there is none, or it is done, as when it was cancelled.
+fn give(py: Python<'_>, future: Option<Bound<'_, PyAny>>, outcome: Outcome) -> PyResult<()> {
+    let is_done = |future: &Bound<'_, PyAny>| future.call_method0(intern!(py, "done"))?.extract();
+    let future = match future {
+        Some(future) if !is_done(&future)? => future,
+        _ => {
+            abandon(outcome);
+            return Ok(());
+        }
+    };
+    let value = match outcome {
+        Ok(value) => object(py, value),
+        Err(failure) => Err(error(py, &failure)),
+    };
+    match value {
+        Ok(value) => future.call_method1(intern!(py, "set_result"), (value,)),
+        Err(error) => future.call_method1(intern!(py, "set_exception"), (error,)),
+    }
+    .map(drop)
+}
+
+/// Releases what arrived for a caller that no longer waits.
+fn abandon(outcome: Outcome) {
+    let holdings = match outcome {
+        Ok(Value::Lease(holding)) => vec![holding],
+        Ok(Value::Leases(holdings)) => holdings,
+        _ => return,
+    };
+    for holding in holdings {
+        // It was acquired in this process, so it is no fork's.
+        drop(holding.abandon());
     }
 }
 

@@ -214,7 +214,7 @@ def started(kind: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "debug", "eager", "in_python"])
-def test_a_task_goes_on_as_its_result_arrives(
+def test_every_kind_of_task_gets_its_own_results(
     run: Run, locker: Locker, name: str, kind: str
 ) -> None:
     if kind == "eager" and sys.version_info < (3, 12):
@@ -227,13 +227,12 @@ def test_a_task_goes_on_as_its_result_arrives(
         for _ in range(5):
             guard = await locker.aio.acquire(f"{name}:{place}", label=label.get())
             assert label.get() == f"task {place}"
-            assert is_in_take() or len(tasks) > 1
+            # A program may make the loop turn inside a task, as nest_asyncio allows.
+            assert not is_in_take()
             this = asyncio.current_task()
             assert this is tasks[place]
             with pytest.raises(lockmod.HeldError, match=label.get()):
                 await locker.aio.try_acquire(f"{name}:{place}")
-            assert is_in_take() or len(tasks) > 1
-            # What is started there is sent, whether others wait or not.
             await guard.release()
             told.append(place)
 

@@ -427,6 +427,8 @@ def test_a_lease_that_has_ended_keeps_its_reason(nodes: list[str], servers: list
         with pytest.raises(lockmod.LostError, match="ended, because nothing extended it$"):
             guard.check()
         guard.release()  # the second does nothing
+        with pytest.raises(lockmod.LostError, match="ended, because nothing extended it$"):
+            guard.keep()
 
     for is_over in (False, True):
         guard = locker.acquire(name, renew=False)

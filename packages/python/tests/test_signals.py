@@ -94,19 +94,21 @@ def test_a_handler_that_raises_leaves_no_lock_behind(locker: Locker, name: str, 
 # Coroutines that have not begun when the handler raises, and destructors in which it raises.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_handler_that_raises_lets_no_task_hang(locker: Locker, name: str) -> None:
-    """It ends the loop; then tasks are cancelled, as `asyncio.run` does, and all of them end."""
+@pytest.mark.parametrize("then", ["cancel", "go on"])
+def test_a_handler_that_raises_lets_no_task_hang(locker: Locker, name: str, then: str) -> None:
+    """It ends the loop. All tasks end when they are cancelled, as by `asyncio.run`, and when the
+    program runs the loop again."""
 
-    async def block(place: int) -> None:
-        async with locker.lock(f"{name}:{place}"):
+    async def block(place: int, one: int) -> None:
+        async with locker.lock(f"{name}:{place}:{one}"):
             pass
 
     def at(place: int) -> str | None:
         loop = asyncio.new_event_loop()
         try:
-            tasks = [loop.create_task(block(place)) for _ in range(2)]
+            tasks = [loop.create_task(block(place, one)) for one in range(2)]
             where = interrupted(lambda: loop.run_until_complete(asyncio.wait(tasks)), place)
-            for task in tasks:
+            for task in tasks if then == "cancel" else []:
                 task.cancel()
             loop.run_until_complete(asyncio.wait(tasks, timeout=PATIENCE))
             assert all(task.done() for task in tasks), where

@@ -136,8 +136,9 @@ class _Held:
     def keep(self) -> None:
         """Keeps the lock when the guard is forgotten or the program ends: nothing releases it then,
         and the lease ends with its ttl, because nothing renews it either. Until then it is renewed
-        as before.
+        as before. Raises `LostError` if the lease has ended.
         """
+        self._lease.check()
         self._lease.keep()
 
     def _abandon(self) -> None:

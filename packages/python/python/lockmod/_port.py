@@ -40,8 +40,7 @@ class LoopPort:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._port = _lockmod.Port()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._watching: dict[int, Callable[[Any], None]] = {}
-        self._is_flushing = False
+        self._watching: dict[int, asyncio.Future[Any]] = {}
         # From here on the loop keeps the port, until it is closed.
         loop.add_reader(self._port.fileno(), self._take)
 
@@ -50,21 +49,15 @@ class LoopPort:
 
         `send_alone` is for a turn in which no other call waits: then nothing else will come in it.
         """
-        if self._is_flushing:
-            return
         if self._waiting:
-            loop.call_soon(self._flush)
-            self._is_flushing = True
+            # Each call asks for it, so that none depends on what became of another.
+            loop.call_soon(self._port.flush)
         else:
             send_alone()
 
     def _drive(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
         """What is ready to run is not kept waiting; uvloop does not tell."""
         return self._port.flush if getattr(loop, "_ready", None) else self._port.drive
-
-    def _flush(self) -> None:
-        self._is_flushing = False
-        self._port.flush()
 
     async def _run(
         self,
@@ -74,12 +67,12 @@ class LoopPort:
     ) -> T:
         result: asyncio.Future[T] = loop.create_future()
         call = start(self._port)
-        self._send(loop, self._port.leave if is_long else self._drive(loop))
-        self._waiting[call.number] = result
         try:
+            self._send(loop, self._port.leave if is_long else self._drive(loop))
+            self._waiting[call.number] = result
             return await result
-        except (asyncio.CancelledError, GeneratorExit):
-            # Cancelled, or forgotten together with its loop.
+        except BaseException:
+            # Failed, cancelled, forgotten together with its loop, or ended by a signal handler.
             self._waiting.pop(call.number, None)
             call.cancel()
             # It may have arrived, and the task is cancelled before it has run.
@@ -93,56 +86,25 @@ class LoopPort:
         tell: Callable[[T], None],
         loop: asyncio.AbstractEventLoop,
     ) -> Callable[[], None]:
+        result: asyncio.Future[T] = loop.create_future()
         call = start(self._port)
         self._send(loop, self._port.leave)
-        self._watching[call.number] = tell
+        self._watching[call.number] = result
+
+        def arrived(result: asyncio.Future[T]) -> None:
+            # Unless it was stopped in the same turn.
+            if self._watching.pop(call.number, None) is not None:
+                tell(result.result())
 
         def stop() -> None:
             if self._watching.pop(call.number, None) is not None:
                 call.cancel()
 
+        result.add_done_callback(arrived)
         return stop
 
     def _take(self) -> None:
-        stop: BaseException | None = None
-        results = self._port.take()
-        # The task of one that arrives alone goes on at once. Others could wait for each other.
-        is_alone = len(results) == 1
-        for number, value in results:
-            # Whatever one task or callback does, the other results are delivered.
-            try:
-                self._deliver(number, value, is_alone)
-            except BaseException as raised:  # noqa: BLE001 - raised below
-                stop = stop or raised
-        if stop is not None:
-            try:
-                raise stop
-            finally:
-                # Otherwise it would keep this frame, and this frame it.
-                del stop
-
-    def _deliver(self, number: int, value: Any, at_once: bool) -> None:
-        result = self._waiting.pop(number, None)
-        if result is None:
-            tell = self._watching.pop(number, None)
-            if tell is None:
-                abandon(value)
-            else:
-                _tell(tell, value)
-        elif not _lockmod.arrive(result, value, at_once):
-            # Cancelled, but the task has not run since.
-            abandon(value)
-
-
-def _tell(tell: Callable[[Any], None], value: object) -> None:
-    """Calls it as the loop calls what `call_soon` was given."""
-    try:
-        tell(value)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # noqa: BLE001 - reported, as asyncio does
-        text = "a callback for the loss of a lease has raised an exception"
-        get_running_loop().call_exception_handler({"message": text, "exception": error})
+        self._port.deliver(self._waiting, self._watching)
 
 
 def run(
