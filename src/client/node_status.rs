@@ -123,8 +123,8 @@ impl NodeStatus {
     }
 
     /// How many replicas support it, how many must, and how many it should have, if it grants only
-    /// with their support. For a Cluster, these are the numbers of the master with the fewest
-    /// supporters.
+    /// with their support. For a Cluster, these are the least of the first number over its masters,
+    /// and the most of the others.
     pub fn support(&self) -> Option<Support> {
         let number = |field| self.fields.number(field);
         let replicas = number(NodeField::Replicas).filter(|&replicas| replicas > 0)?;

@@ -1,9 +1,9 @@
 //! The INFO section `lockmod`: what a node reports about itself. Each field is defined here once,
 //! for both sides.
 //!
-//! To add one: a line in the list here, and how it combines; for a count, a field of `Counts` in
-//! the engine's `tally.rs`, and the code that counts it; else a field of [`NodeAccount`], or of
-//! [`ServerAccount`] if the node does not know it.
+//! To add one: a line in the list here, which also says how the fields of several servers combine;
+//! for a count, a field of `Counts` in the engine's `tally.rs`, and the code that counts it; else a
+//! field of [`NodeAccount`], or of [`ServerAccount`] if the node does not know it.
 //!
 //! For people, also: docs/commands.md, twice (the section as it is printed, and the table below it,
 //! in the same order); CHANGELOG.md; the exporter (`src/cli/metrics.rs`, docs/operations.md); and
@@ -11,7 +11,9 @@
 //! docs/operations.md) and as JSON (`src/cli/status.rs`, docs/command-line.md).
 //!
 //! Tests: tests/node/observed.rs and tests/node/commands.rs for a count; tests/node/cluster.rs or
-//! tests/durability for what only a Cluster or a group has.
+//! tests/durability for what only a Cluster or a group has. Whether it is exported, and documented,
+//! is checked by the unit tests of `src/cli/metrics.rs`, by tests/docs and by
+//! tests/client/metrics.rs; nothing checks in which unit the exporter shows it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -65,7 +67,7 @@ pub enum Figure {
 }
 
 macro_rules! fields {
-    ($($field:ident = $name:literal, $write:expr;)+) => {
+    ($($field:ident = $name:literal, $combination:ident, $write:expr;)+) => {
         /// The fields, in the order in which they are written. docs/commands.md says what each
         /// means.
         #[allow(missing_docs, reason = "docs/commands.md says what each means")]
@@ -85,6 +87,12 @@ macro_rules! fields {
                 }
             }
 
+            const fn combination(self) -> Combination {
+                match self {
+                    $(NodeField::$field => Combination::$combination,)+
+                }
+            }
+
             /// The value that a node writes.
             pub fn write(self, told: &InfoAccount) -> Figure {
                 let write: fn(&InfoAccount) -> Figure = match self {
@@ -97,44 +105,45 @@ macro_rules! fields {
 }
 
 fields! {
-    Version = "version", |told| word(told.server.version);
-    Locks = "locks", |told| number(told.server.locks);
-    Held = "held", |told| number(told.node.held);
-    Readers = "readers", |told| number(told.node.readers);
-    Idle = "idle", |told| number(told.server.locks.saturating_sub(told.node.held));
-    Grants = "grants", |told| number(told.node.counts.grants);
-    ReaderGrants = "reader_grants", |told| number(told.node.counts.reader_grants);
-    HeldByAnother = "held_by_another", |told| number(told.node.counts.held);
-    Refusals = "refusals", |told| number(told.node.counts.refusals.iter().sum());
-    RefusalsByCode = "refusals_by_code", |told| by_code(&told.node.counts.refusals);
-    Releases = "releases", |told| number(told.node.counts.releases);
-    Extensions = "extensions", |told| number(told.node.counts.extensions);
-    Raises = "raises", |told| number(told.node.counts.raises);
-    Lapses = "lapses", |told| number(told.node.counts.lapses);
-    IdleDeleted = "idle_deleted", |told| number(told.node.counts.idle_deleted);
-    Waiters = "waiters", |told| number(told.node.waiters);
-    WaitingReaders = "waiting_readers", |told| number(told.node.waiting_readers);
-    OldestWaiter = "oldest_waiter_ms", |told| number(told.node.oldest_waiter.get());
-    HandedOver = "handed_over", |told| number(told.node.waits.count());
-    Waits = "wait_ms", |told| summary(&told.node.waits);
-    WaitsUpTo = "wait_ms_up_to", |told| up_to(&told.node.waits);
-    Holds = "hold_ms", |told| summary(&told.node.holds);
-    HoldsUpTo = "hold_ms_up_to", |told| up_to(&told.node.holds);
-    Floor = "floor", |told| number(told.node.floor.get());
-    HighestFence = "highest_fence", |told| number(told.node.highest_fence.get());
-    FenceJumps = "fence_jumps", |told| number(told.node.fence_jumps);
-    Granting = "granting", |told| number(u64::from(told.server.obstacle.is_none()));
-    State = "state", |told| told.server.obstacle.clone().map_or(word(GRANTS), text);
-    QuarantineLeft = "quarantine_left_ms", |told| number(told.node.quarantine_left.get());
-    Replicas = "replicas", |told| number(told.node.replicas.into());
-    Supporters = "supporters", |told| number(told.node.supporters.0 as u64);
-    SupportersNeeded = "supporters_needed", |told| number(told.node.supporters.1 as u64);
-    UnsettledSlots = "unsettled_slots", |told| number(told.node.unsettled as u64);
-    Electorates = "electorates", |told| number(told.node.electorates as u64);
-    FailedMoves = "failed_moves", |told| number(told.node.counts.failed_moves);
-    StateWrites = "state_writes", |told| number(told.server.state_writes);
-    StateWriteFailures = "state_write_failures", |told| number(told.server.state_write_failures);
-    StateFailure = "state_failure", |told| text_or_none(told.server.state_failure.as_deref());
+    Version = "version", Told, |told| word(told.server.version);
+    Locks = "locks", Sum, |told| number(told.server.locks);
+    Held = "held", Sum, |told| number(told.node.held);
+    Readers = "readers", Sum, |told| number(told.node.readers);
+    Idle = "idle", Sum, |told| number(told.server.locks.saturating_sub(told.node.held));
+    Grants = "grants", Sum, |told| number(told.node.counts.grants);
+    ReaderGrants = "reader_grants", Sum, |told| number(told.node.counts.reader_grants);
+    HeldByAnother = "held_by_another", Sum, |told| number(told.node.counts.held);
+    Refusals = "refusals", Sum, |told| number(told.node.counts.refusals.iter().sum());
+    RefusalsByCode = "refusals_by_code", None, |told| by_code(&told.node.counts.refusals);
+    Releases = "releases", Sum, |told| number(told.node.counts.releases);
+    Extensions = "extensions", Sum, |told| number(told.node.counts.extensions);
+    Raises = "raises", Sum, |told| number(told.node.counts.raises);
+    Lapses = "lapses", Sum, |told| number(told.node.counts.lapses);
+    IdleDeleted = "idle_deleted", Sum, |told| number(told.node.counts.idle_deleted);
+    Waiters = "waiters", Sum, |told| number(told.node.waiters);
+    WaitingReaders = "waiting_readers", Sum, |told| number(told.node.waiting_readers);
+    OldestWaiter = "oldest_waiter_ms", Greatest, |told| number(told.node.oldest_waiter.get());
+    HandedOver = "handed_over", Sum, |told| number(told.node.waits.count());
+    Waits = "wait_ms", None, |told| summary(&told.node.waits);
+    WaitsUpTo = "wait_ms_up_to", None, |told| up_to(&told.node.waits);
+    Holds = "hold_ms", None, |told| summary(&told.node.holds);
+    HoldsUpTo = "hold_ms_up_to", None, |told| up_to(&told.node.holds);
+    Floor = "floor", Greatest, |told| number(told.node.floor.get());
+    HighestFence = "highest_fence", Greatest, |told| number(told.node.highest_fence.get());
+    FenceJumps = "fence_jumps", Greatest, |told| number(told.node.fence_jumps);
+    Granting = "granting", Least, |told| number(u64::from(told.server.obstacle.is_none()));
+    State = "state", Worse, |told| told.server.obstacle.clone().map_or(word(GRANTS), text);
+    QuarantineLeft = "quarantine_left_ms", Greatest, |told| number(told.node.quarantine_left.get());
+    Replicas = "replicas", Greatest, |told| number(told.node.replicas.into());
+    Supporters = "supporters", Least, |told| number(told.node.supporters.0 as u64);
+    SupportersNeeded = "supporters_needed", Greatest, |told| number(told.node.supporters.1 as u64);
+    UnsettledSlots = "unsettled_slots", Sum, |told| number(told.node.unsettled as u64);
+    Electorates = "electorates", Greatest, |told| number(told.node.electorates as u64);
+    FailedMoves = "failed_moves", Sum, |told| number(told.node.counts.failed_moves);
+    StateWrites = "state_writes", Sum, |told| number(told.server.state_writes);
+    StateWriteFailures =
+        "state_write_failures", Sum, |told| number(told.server.state_write_failures);
+    StateFailure = "state_failure", Told, |told| text_or_none(told.server.state_failure.as_deref());
 }
 
 /// What the fields of two servers of one node make together.
@@ -151,49 +160,6 @@ enum Combination {
     Told,
     /// Distributions cannot be read back.
     None,
-}
-
-impl NodeField {
-    const fn combination(self) -> Combination {
-        match self {
-            NodeField::Locks
-            | NodeField::Held
-            | NodeField::Readers
-            | NodeField::Idle
-            | NodeField::Grants
-            | NodeField::ReaderGrants
-            | NodeField::HeldByAnother
-            | NodeField::Refusals
-            | NodeField::Releases
-            | NodeField::Extensions
-            | NodeField::Raises
-            | NodeField::Lapses
-            | NodeField::IdleDeleted
-            | NodeField::Waiters
-            | NodeField::WaitingReaders
-            | NodeField::HandedOver
-            | NodeField::UnsettledSlots
-            | NodeField::FailedMoves
-            | NodeField::StateWrites
-            | NodeField::StateWriteFailures => Combination::Sum,
-            NodeField::Granting | NodeField::Supporters => Combination::Least,
-            NodeField::Floor
-            | NodeField::HighestFence
-            | NodeField::FenceJumps
-            | NodeField::QuarantineLeft
-            | NodeField::Replicas
-            | NodeField::Electorates
-            | NodeField::SupportersNeeded
-            | NodeField::OldestWaiter => Combination::Greatest,
-            NodeField::State => Combination::Worse,
-            NodeField::StateFailure | NodeField::Version => Combination::Told,
-            NodeField::RefusalsByCode
-            | NodeField::Waits
-            | NodeField::WaitsUpTo
-            | NodeField::Holds
-            | NodeField::HoldsUpTo => Combination::None,
-        }
-    }
 }
 
 /// The section as a client has read it.
