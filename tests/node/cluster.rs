@@ -469,6 +469,50 @@ fn a_replica_that_is_promoted_where_it_hears_no_other_decides_nothing() {
     pair.from.resume();
 }
 
+/// Regression: they went on to ask the dead ones, which no server knew any more, for ever.
+#[test]
+fn replicas_that_take_over_from_all_masters_and_forget_them_at_once_grant_again() {
+    let short = || builder().module_arg("max-ttl", 1_000).start();
+    let mut pair = Pair::of(short(), short());
+    let from = &mut pair.from.connect();
+    let masters = [&pair.from, &pair.to, &pair.third];
+    let ids = masters.map(|master| ask(&mut master.connect(), "CLUSTER MYID"));
+    let replicas = masters.map(|master| {
+        let replica = short();
+        let (port, bus) = (replica.port(), replica.bus_port());
+        assert_eq!(ask(from, &format!("CLUSTER MEET 127.0.0.1 {port} {bus}")), "OK");
+        let conn = &mut replica.connect();
+        let follow = format!("CLUSTER REPLICATE {}", ask(&mut master.connect(), "CLUSTER MYID"));
+        wait_until("it knows the master", || ask(conn, &follow) == "OK");
+        master.wait_for_replica(&replica);
+        replica
+    });
+    for replica in &replicas {
+        let told = || replica.info("lockmod_electorates");
+        wait_until("it is told who has a vote", || told().as_deref() == Some("1"));
+        let known = || ask(&mut replica.connect(), "CLUSTER INFO");
+        wait_until("it knows all", || known().contains("cluster_known_nodes:6"));
+    }
+    pair.from.kill();
+    pair.to.kill();
+    pair.third.kill();
+    for replica in &replicas {
+        assert_eq!(ask(&mut replica.connect(), "CLUSTER FAILOVER TAKEOVER"), "OK");
+    }
+    for replica in &replicas {
+        for id in &ids {
+            // Newer servers hear from each other who is forgotten.
+            ask(&mut replica.connect(), &format!("CLUSTER FORGET {id}"));
+        }
+    }
+    for replica in &replicas {
+        let grants = || replica.info("lockmod_state").as_deref() == Some("grants");
+        wait_until("it grants", || grants() && replica.info_u64("lockmod_electorates") == 1);
+    }
+    let granted = || ask(&mut replicas[0].connect(), "LOCK.ACQUIRE res A 100").parse::<u64>().ok();
+    assert!(wait_for("the lock is granted", granted) > 0);
+}
+
 fn is_down(text: &str) -> bool {
     text.starts_with("CLUSTERDOWN ")
 }

@@ -143,6 +143,11 @@ impl Confirmations {
         self.succession.electorates()
     }
 
+    /// As in [`Succession::remember`].
+    pub(super) fn remember(&mut self, before: &Confirmations) {
+        self.succession.remember(&before.succession);
+    }
+
     /// As in [`Succession::count`].
     pub(super) fn electorate_count(&self) -> usize {
         self.succession.count()

@@ -60,7 +60,8 @@ pub struct Electorates {
     pub itself: Elector,
     /// All of them count. The last one may take the place of the others.
     pub known: BTreeSet<Electorate>,
-    /// Masters that were forgotten, and up to which number they have no vote in an electorate.
+    /// Masters that were forgotten, and up to which number they have no vote in an electorate. If
+    /// none is known, these are of one that nobody is left of: others may still tell it.
     pub gone: BTreeMap<MasterName, u64>,
 }
 
@@ -69,9 +70,9 @@ impl Electorates {
         self.known.last()
     }
 
-    /// A number that tells these from others.
+    /// A number that tells these from others. It is odd if any electorate is known.
     pub fn digest(&self) -> u64 {
-        hash_of(&(&self.known, &self.gone))
+        hash_of(&(&self.known, &self.gone)) & !1 | u64::from(!self.known.is_empty())
     }
 
     /// The members that were not forgotten.
@@ -101,9 +102,14 @@ impl Electorates {
             [&own, &others].iter().any(|firsts| firsts.get(&one.origin).is_some_and(|it| one < *it))
         };
         self.known = all.filter(|one| !is_superseded(one)).cloned().collect();
-        for (name, up_to) in &other.gone {
-            let known = self.gone.entry(name.clone()).or_default();
-            *known = (*up_to).max(*known);
+        self.forget(other.gone.clone());
+    }
+
+    /// Takes these masters their votes, up to these numbers.
+    fn forget(&mut self, gone: BTreeMap<MasterName, u64>) {
+        for (name, up_to) in gone {
+            let known = self.gone.entry(name).or_default();
+            *known = up_to.max(*known);
         }
         self.tidy();
     }
@@ -115,6 +121,9 @@ impl Electorates {
         empty.iter().for_each(|one| {
             self.known.remove(one);
         });
+        if self.known.is_empty() {
+            return;
+        }
         let known = &self.known;
         let matters = |name: &MasterName, up_to: u64| {
             let has = |one: &Electorate| one.members.iter().any(|member| member.name == *name);
@@ -160,6 +169,9 @@ pub struct Succession {
     /// All other nodes that the server knows, and the slots that are its own.
     others: BTreeSet<MasterName>,
     own: SlotRuns,
+    /// The nodes that it knew while it had no slots, and no longer knows, each with the number of
+    /// the latest electorate then.
+    missing: BTreeMap<MasterName, u64>,
 }
 
 impl Succession {
@@ -175,7 +187,13 @@ impl Succession {
             belief: Belief::default(),
             others: BTreeSet::new(),
             own: SlotRuns::new(),
+            missing: BTreeMap::new(),
         }
+    }
+
+    /// Remembers which nodes the server has known: for a master that was a replica before.
+    pub fn remember(&mut self, before: &Succession) {
+        (self.others, self.missing) = (before.others.clone(), before.missing.clone());
     }
 
     /// What the master knows.
@@ -234,9 +252,14 @@ impl Succession {
         let number = self.electorates.latest().map(|latest| latest.number);
         if self.is_new(shares, &forgotten) {
             self.begin_life(&shares.name, now);
-        } else if let Some(number) = number.filter(|_| self.has_kept(shares)) {
-            self.electorates.gone.extend(forgotten.into_iter().map(|name| (name, number)));
-            self.electorates.tidy();
+        } else if let Some(number) = number {
+            self.missing.extend(forgotten.into_iter().map(|name| (name, number)));
+            self.missing.retain(|name, _| !others.contains(name));
+            // One without slots may have been reset, and have met another since: that one will tell
+            // it of the others.
+            if !shares.own.is_empty() {
+                self.electorates.forget(std::mem::take(&mut self.missing));
+            }
         }
         let (with_slots, masters) = (self.with_lives(shares), shares.other_masters());
         if !masters.is_empty() {
@@ -251,8 +274,8 @@ impl Succession {
         self.advance(now);
     }
 
-    /// Whether the server has slots that it had. It has not been reset then: it has forgotten whom
-    /// it no longer knows. A server without may have been reset, and have met another one since.
+    /// Whether the server has slots that it had. It has not been reset then, even if it knows no
+    /// other any more.
     fn has_kept(&self, shares: &Shares) -> bool {
         !SlotSet::of(&shares.own).both(&SlotSet::of(&self.own)).is_empty()
     }
@@ -273,6 +296,7 @@ impl Succession {
         let itself = Elector { name: name.clone(), life };
         self.electorates = Electorates { itself, ..Electorates::default() };
         self.heard.clear();
+        self.missing.clear();
         self.is_unsaved = true;
     }
 
@@ -323,7 +347,12 @@ impl Succession {
         }
         let others = self.belief.masters.iter().filter_map(|name| self.elector(name));
         let members = others.chain([self.electorates.itself.clone()]).collect();
-        self.electorates.known = [Electorate::beginning(members)].into();
+        let mut first = Electorate::beginning(members);
+        // Who was forgotten, and has returned, has a vote in this one.
+        let gone = self.electorates.gone.values().max();
+        first.number = gone.map_or(0, |up_to| up_to.saturating_add(1));
+        self.electorates.known = [first].into();
+        self.electorates.tidy();
     }
 
     /// The other masters that know an electorate, or have told nothing since the server came to
@@ -346,7 +375,7 @@ impl Succession {
         self.electorates.meet_others();
         let before = self.electorates.clone();
         let (knows_any, knows_latest) = match told {
-            None => (digest != Electorates::default().digest(), before.digest() == digest),
+            None => (digest & 1 == 1, before.digest() == digest),
             Some(told) if told.known.len() + before.known.len() > HEARD_MAX => return false,
             Some(told) => {
                 self.electorates.merge(told);
@@ -689,11 +718,39 @@ mod tests {
     /// It has met one again before it looked.
     #[test]
     fn a_server_that_was_reset_has_forgotten_nobody() {
-        for (own, with_slots) in [("a", &["c"][..]), ("a", &["a", "c"])] {
-            let mut one = master(&[electorate(3, ABC)], &["b", "c"], &["d"]);
-            one.look(&shares(own, with_slots, &[]), at(100));
-            assert_eq!(*one.electorates(), of("a", &[electorate(3, ABC)]));
-        }
+        let mut one = master(&[electorate(3, ABC)], &["b", "c"], &["d"]);
+        one.look(&shares("a", &["c"], &[]), at(100));
+        one.look(&shares("a", &["b", "c"], &["d"]), at(200));
+        one.look(&shares("a", ABC, &["d"]), at(300));
+        assert_eq!(*one.electorates(), of("a", &[electorate(3, ABC)]));
+    }
+
+    /// Regression: who took the slots of others over, and was told at once to forget these, still
+    /// asked them; and who had forgotten all that had a vote was told of them again.
+    #[test]
+    fn those_who_took_over_from_all_begin_again() {
+        let known = [electorate(3, &["x", "y", "z"])];
+        let mut one = master(&known, &["x", "y", "z"], &["b", "c"]);
+        // Forgotten before it took over, and in that moment.
+        one.sees(&["y", "z"], &["b", "c"], 50);
+        one.sees(ABC, &[], 100);
+        let gone: BTreeMap<_, _> = ["x", "y", "z"].map(|name| (name.into(), 3)).into();
+        let told = Electorates { gone: gone.clone(), ..of("a", &[]) };
+        assert_eq!(*one.electorates(), told);
+        // Another one has forgotten nobody, as one without slots.
+        let mut other = master(&known, &["b"], &["c"]);
+        assert!(one.hears("b", &known, 200));
+        assert_eq!(*one.electorates(), told);
+        assert!(!other.hears_all(&told, 200));
+        assert_eq!((other.knows(), &other.electorates().gone), (Vec::new(), &gone));
+        let none = told.digest();
+        assert!(!one.hear(&elector("c"), (None, none), at(200)));
+        one.sees(ABC, &[], 300);
+        assert!(!one.hear(&elector("b"), (None, none), at(1_300)));
+        assert!(!one.hear(&elector("c"), (None, none), at(1_300)));
+        one.sees(ABC, &[], 1_400);
+        let first = Electorate { number: 4, ..beginning(ABC) };
+        assert_eq!(*one.electorates(), of("a", &[first]));
     }
 
     #[test]

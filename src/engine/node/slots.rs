@@ -211,7 +211,11 @@ impl Node {
     /// promotion. The number of a question contains the boot, so that no answer to a question of an
     /// earlier one counts: its clock may have been ahead. `electorates`: those that it knew before.
     pub fn join_cluster(&mut self, boot: u64, was_promoted: bool, electorates: Electorates) {
-        self.slots = Some(Box::new(Slots::new(boot, was_promoted, electorates)));
+        let mut slots = Slots::new(boot, was_promoted, electorates);
+        if let Some(before) = &self.slots {
+            slots.confirmations.remember(&before.confirmations);
+        }
+        self.slots = Some(Box::new(slots));
     }
 
     /// The electorates that the node knows, in a Cluster.
