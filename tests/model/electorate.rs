@@ -3,7 +3,8 @@
 //! Time passes in ticks, for all masters together; between two ticks anything may happen in any
 //! order. A master asks another one, and gets the answer late or never. As often as the bounds
 //! allow, a server comes to believe that other masters have slots, and a master starts again, with
-//! what its state file has. A master is *sure* while most of the electorate that counts for it have
+//! what its state file has, or dies for good; the servers of others are told to forget it, when no
+//! answer of it counts any more. A master is *sure* while most of the electorate that counts for it have
 //! answered not long ago, itself included if it has a vote.
 //!
 //! Two masters that are sure at the same time share a voter whose answers to both count: so it
@@ -65,6 +66,8 @@ pub(crate) struct Bounds {
     pub(crate) starts: u8,
     /// A start may come without a state file.
     pub(crate) loses: bool,
+    /// How many masters die.
+    pub(crate) deaths: usize,
     /// Answers may be late.
     pub(crate) are_late: bool,
     pub(crate) defect: Defect,
@@ -98,6 +101,10 @@ struct Master {
     on_the_way: Vec<Option<(Electorates, u8)>>,
     /// The origins that it has known in its life.
     origins: BTreeSet<u64>,
+    /// How many ticks ago it died, until no answer of it counts.
+    died: Option<u8>,
+    /// Whom its server was told to forget.
+    forgotten: BTreeSet<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -119,6 +126,9 @@ pub(crate) enum Action {
     Start(usize),
     /// A master starts without its state file, or its server was reset.
     StartEmpty(usize),
+    Die(usize),
+    /// A server (first) is told to forget a dead master (second).
+    Forget(usize, usize),
 }
 
 pub(crate) struct World {
@@ -175,7 +185,9 @@ impl World {
     fn look(&self, state: &mut State, at: usize) {
         let believed = self.believed(&state.masters[at], at);
         let (mut others, mut idle) = (Vec::new(), Vec::new());
-        for other in (0..self.count()).filter(|other| *other != at) {
+        let forgotten = &state.masters[at].forgotten;
+        let is_known = |other: &usize| *other != at && !forgotten.contains(other);
+        for other in (0..self.count()).filter(is_known) {
             match believed.contains(&(other as u8)) {
                 true => others.push((name(other), vec![(1, 1)])),
                 false => idle.push(name(other)),
@@ -266,7 +278,8 @@ impl World {
 
     /// Two masters are sure, and share no voter.
     fn is_split(&self, state: &State) -> bool {
-        let sure = (0..self.count()).filter_map(|at| Some((at, self.majority(state, at)?)));
+        let living = (0..self.count()).filter(|at| state.masters[*at].died.is_none());
+        let sure = living.filter_map(|at| Some((at, self.majority(state, at)?)));
         let sure: Vec<_> = sure.collect();
         let mut pairs = sure.iter().flat_map(|one| sure.iter().map(move |other| (one, other)));
         pairs.any(|(one, other)| {
@@ -338,6 +351,8 @@ impl Model for World {
             answered: vec![None; self.count()],
             on_the_way: vec![None; self.count()],
             origins: BTreeSet::new(),
+            died: None,
+            forgotten: BTreeSet::new(),
         };
         let mut state = State { masters: (0..self.count()).map(master).collect(), starts: 0 };
         (0..self.count()).for_each(|at| self.look(&mut state, at));
@@ -350,7 +365,12 @@ impl Model for World {
             return;
         }
         actions.push(Action::Tick);
-        for at in 0..self.count() {
+        let is_alive = |at: &usize| state.masters[*at].died.is_none();
+        let living = (0..self.count()).filter(is_alive).count();
+        for at in (0..self.count()).filter(is_alive) {
+            if self.count() - living < self.bounds.deaths {
+                actions.push(Action::Die(at));
+            }
             if state.masters[at].belief + 1 < self.bounds.beliefs[at].len() {
                 actions.push(Action::Believe(at));
             }
@@ -361,6 +381,12 @@ impl Model for World {
                 }
             }
             for other in (0..self.count()).filter(|other| *other != at) {
+                if let Some(ago) = state.masters[other].died {
+                    if COUNTS < ago && !state.masters[at].forgotten.contains(&other) {
+                        actions.push(Action::Forget(at, other));
+                    }
+                    continue;
+                }
                 actions.push(Action::Ask(at, other));
                 if state.masters[at].on_the_way[other].is_some() {
                     actions.push(Action::Receive(at, other));
@@ -376,6 +402,7 @@ impl Model for World {
         match action {
             Action::Tick => {
                 for master in &mut state.masters {
+                    master.died = master.died.map(|ago| (ago + 1).min(COUNTS + 1));
                     master.succession = master.succession.rebased(TICK);
                     let aged = |age: u8| (age < COUNTS).then_some(age + 1);
                     for answer in &mut master.answered {
@@ -408,6 +435,11 @@ impl Model for World {
                 let forgets = self.bounds.defect == Defect::Forgets;
                 let kept = state.masters[at].succession.electorates().clone();
                 self.start(&mut state, at, if forgets { self.first(at) } else { kept });
+            }
+            Action::Die(at) => state.masters[at].died = Some(0),
+            Action::Forget(at, dead) => {
+                state.masters[at].forgotten.insert(dead);
+                self.look(&mut state, at);
             }
             Action::StartEmpty(at) => {
                 let keeps = self.bounds.defect == Defect::KeepsItsLife;

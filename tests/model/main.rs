@@ -1070,6 +1070,7 @@ const DRIFTING: electorate::Bounds = electorate::Bounds {
     meet: false,
     starts: 0,
     loses: false,
+    deaths: 0,
     are_late: true,
     defect: electorate::Defect::None,
 };
@@ -1111,10 +1112,15 @@ const BEGINNING: electorate::Bounds = electorate::Bounds {
 
 fn wander_among_electorates(walks: u64) {
     for bounds in [DRIFTING, DIVIDED, MEETING, BEGINNING] {
-        for (starts, loses, are_late) in
-            [(0, false, false), (0, false, true), (2, false, true), (3, true, false)]
-        {
-            let bounds = electorate::Bounds { starts, loses, are_late, ..bounds };
+        for (starts, loses, deaths, are_late) in [
+            (0, false, 0, false),
+            (0, false, 0, true),
+            (2, false, 0, true),
+            (3, true, 0, false),
+            (0, false, 3, true),
+            (2, false, 2, true),
+        ] {
+            let bounds = electorate::Bounds { starts, loses, deaths, are_late, ..bounds };
             let world = electorate::World::new(bounds);
             let found = world.wander(walks);
             assert!(found.is_none(), "{bounds:?}: {found:?}");
