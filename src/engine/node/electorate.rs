@@ -70,9 +70,9 @@ impl Electorates {
         self.known.last()
     }
 
-    /// A number that tells these from others. It is odd if any electorate is known.
+    /// A number that tells these from others.
     pub fn digest(&self) -> u64 {
-        hash_of(&(&self.known, &self.gone)) & !1 | u64::from(!self.known.is_empty())
+        hash_of(&(&self.known, &self.gone))
     }
 
     /// The members that were not forgotten.
@@ -375,7 +375,13 @@ impl Succession {
         self.electorates.meet_others();
         let before = self.electorates.clone();
         let (knows_any, knows_latest) = match told {
-            None => (digest & 1 == 1, before.digest() == digest),
+            None => {
+                let is_same = before.digest() == digest;
+                // Or it knows only who is gone, as this one does.
+                let knows_none = digest == Electorates::default().digest()
+                    || (is_same && before.known.is_empty());
+                (!knows_none, is_same)
+            }
             Some(told) if told.known.len() + before.known.len() > HEARD_MAX => return false,
             Some(told) => {
                 self.electorates.merge(told);
