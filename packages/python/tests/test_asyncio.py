@@ -280,14 +280,16 @@ def test_an_error_of_one_task_stops_no_other(locker: Locker, name: str) -> None:
                 except (SystemExit, KeyboardInterrupt) as error:
                     stopped.append(error.with_traceback(None))
 
-            loop.run_until_complete(arrived(locker, names))
-            until("all have ended", lambda: turn() or all(task.done() for task in tasks))
+            # The first of them may go on before all results have arrived.
+            arriving = loop.create_task(arrived(locker, names))
+            all_tasks = [*tasks, arriving]
+            until("all have ended", lambda: turn() or all(task.done() for task in all_tasks))
             assert {type(error) for error in stopped} == {SystemExit, KeyboardInterrupt}
             assert sorted(went_on) == [0, 1, 2]
             stopped.clear()
             for task in tasks:
                 task.exception()
-            del tasks, task
+            del tasks, task, all_tasks, arriving
             turn()
             gc.collect()
             until("all are free", lambda: all(free(locker, one) for one in names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Tuple
 
 from . import _lockmod
@@ -332,6 +332,15 @@ class AsyncGuard(_Held):
         trace: TracebackType | None,
     ) -> None:
         """Releases; raises `LostError` if the lease ended while the block ran."""
+        try:
+            await self._end(error)
+        except BaseException:
+            # Also after a signal handler that raises. After a release this does nothing.
+            with suppress(ForkedError):
+                self._abandon()
+            raise
+
+    async def _end(self, error: BaseException | None) -> None:
         block, self._block = self._block, None
         try:
             self._refuse_fork()
