@@ -2,10 +2,10 @@
 //!
 //! Time passes in ticks, for all masters together; between two ticks anything may happen in any
 //! order. A master asks another one, and gets the answer late or never. As often as the bounds
-//! allow, a server comes to believe that other masters have slots, and a master starts again, with
-//! what its state file has, or dies for good; the servers of others are told to forget it, when no
-//! answer of it counts any more. A master is *sure* while most of the electorate that counts for it have
-//! answered not long ago, itself included if it has a vote.
+//! allow, a server comes to believe that other masters have slots; a master starts again, with what
+//! its state file has; or it dies for good, and the servers of others are told to forget it, when
+//! no answer of it counts any more. A master is *sure* while most of the electorate that counts for
+//! it have answered not long ago, itself included if it has a vote.
 //!
 //! Two masters that are sure at the same time share a voter whose answers to both count: so it
 //! cannot have confirmed one slot to both. Masters of two Clusters that have met, so far as those
