@@ -123,3 +123,44 @@ def test_a_handler_that_raises_lets_no_task_hang(locker: Locker, name: str, then
     while at(place) is not None:
         place += 1
     assert place > 50, place
+
+
+# Functions of the beginning and of the end of an asynchronous block.
+@pytest.mark.usefixtures("_without_collection")
+@pytest.mark.parametrize("function", ["_watch", "_refuse_fork", "end", "_cancelling", "_loss"])
+def test_a_handler_that_raises_leaves_no_lock_of_an_asynchronous_block(
+    locker: Locker, name: str, function: str
+) -> None:
+    """The loop lives on; nothing waits for its end, nor for the garbage collector."""
+    raised: list[str] = []
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        code = frame.f_code
+        is_place = code.co_filename.startswith(PACKAGE) and code.co_name == function
+        if event == "call" and is_place and not raised:
+            raised.append(function)
+            raise Interrupt
+
+    async def block() -> None:
+        sys.settrace(trace)
+        try:
+            async with locker.lock(name):
+                pass
+        finally:
+            sys.settrace(None)
+
+    loop = asyncio.new_event_loop()
+    try:
+        task = loop.create_task(block())
+        # It ends the loop, which goes on: `task` keeps the exception and its frames.
+        with pytest.raises(Interrupt):
+            loop.run_until_complete(task)
+
+        def is_free() -> bool:
+            loop.run_until_complete(asyncio.sleep(0.001))
+            return all(told.state == "free" for told in locker.info(name))
+
+        until("it is free", is_free)
+        assert raised
+    finally:
+        loop.close()

@@ -322,8 +322,13 @@ class AsyncGuard(_Held):
     async def __aenter__(self) -> AsyncGuard:
         """Raises `LostError` if the lease has ended, so that no block runs without the lock."""
         self.check()
-        self._block = _Block(self._lease)
-        return self
+        try:
+            self._block = _Block(self._lease)
+            return self
+        except BaseException:
+            # A signal handler has raised: what watches the lease would keep it.
+            self._abandon()
+            raise
 
     async def __aexit__(
         self,
@@ -437,13 +442,18 @@ class AsyncGuards(Tuple[AsyncGuard, ...]):
 
     async def __aenter__(self) -> AsyncGuards:
         """Raises `LostError` if one of the leases has ended, and then releases the others."""
-        async with AsyncExitStack() as stack:
+        try:
+            async with AsyncExitStack() as stack:
+                for guard in self:
+                    stack.push_async_exit(guard)
+                for guard in self:
+                    await guard.__aenter__()
+                self._stack = stack.pop_all()
+            return self
+        except BaseException:
             for guard in self:
-                stack.push_async_exit(guard)
-            for guard in self:
-                await guard.__aenter__()
-            self._stack = stack.pop_all()
-        return self
+                guard._abandon()  # pyright: ignore[reportPrivateUsage]
+            raise
 
     async def __aexit__(
         self,

@@ -514,7 +514,9 @@ class Lock(_lockmod.Blocks):
     begins, nor while it ends. CPython can still run a handler directly before it calls `__exit__`
     (before 3.11) or directly after `__enter__` (from 3.14 on). If it raises there, the lock is held
     for as long as this object lives. The same if a loop is closed while a task is in a block
-    (`asyncio.run` cancels such tasks first).
+    (`asyncio.run` cancels such tasks first), and, until that, in an `async with` block just as its
+    end begins: give such handlers to the loop's `add_signal_handler`, which runs them between
+    tasks.
 
     >>> lock = locker.lock("report-9")
     >>> with lock as guard:
@@ -543,14 +545,16 @@ class Lock(_lockmod.Blocks):
     async def __aenter__(self) -> AsyncGuard:
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
         lease = await run(lambda port: core.acquire(self._name, *self._options, port))
-        guard = await AsyncGuard(lease).__aenter__()
+        guard = None
         try:
+            guard = await AsyncGuard(lease).__aenter__()
             self._forks = _forks
             self._begin(asyncio.current_task(), guard)
             return guard
         except BaseException:
-            # A signal handler has raised.
-            self._forget(guard)
+            # A signal handler has raised, or the lease has ended.
+            if guard is not None:
+                self._forget(guard)
             lease.abandon()
             raise
 
