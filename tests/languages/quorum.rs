@@ -163,7 +163,9 @@ fn a_stale_release_is_refused_and_harms_nobody() {
     each(60_000, |nodes, mut worker| {
         let stale = worker.fence("acquire job 20000");
         take_away(&nodes);
-        assert!(fence(&nodes[0], "job") > stale);
+        // A node that was asked last may have granted the next lock before it heard of this one.
+        let above = nodes.iter().filter(|node| fence(node, "job") > stale).count();
+        assert!(above >= 3, "{above} nodes are above {stale}");
         assert_eq!(worker.ask("release"), "false");
         assert_eq!(leases(&nodes, "job", "next"), 5);
     });
