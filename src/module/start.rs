@@ -127,7 +127,7 @@ fn begin(context: &mut Context<'_>) {
         process.may_be_replica = loaded.is_replica;
         if flags.is_in_cluster() {
             let known = process.claimed.as_ref().map(|claimed| claimed.electorates.clone());
-            process.node.join_cluster(clock::boot_id(), false, known.unwrap_or_default());
+            process.node.join_cluster(clock::boot_id(), known.unwrap_or_default());
         }
         let begun = process.node.begin(loaded, config::caution())?;
         process.state = process.claimed.take().map(|claimed| claimed.begin(begun.saved));
@@ -169,8 +169,7 @@ pub(super) fn promoted(context: &mut Context<'_>) {
         if is_in_cluster {
             // It waits for all leases in its slots, and looks at the slots when they are its own.
             process.slots_at_load = None;
-            let known = process.node.electorates().cloned().unwrap_or_default();
-            process.node.join_cluster(clock::boot_id(), true, known);
+            process.node.rejoin_cluster(clock::boot_id());
         }
         process.node.promoted(now, max_ttl, caution)
     });

@@ -381,17 +381,18 @@ impl Model for World {
                 }
             }
             for other in (0..self.count()).filter(|other| *other != at) {
-                if let Some(ago) = state.masters[other].died {
-                    if COUNTS < ago && !state.masters[at].forgotten.contains(&other) {
-                        actions.push(Action::Forget(at, other));
-                    }
-                    continue;
+                let died = state.masters[other].died;
+                if died.is_none() {
+                    actions.push(Action::Ask(at, other));
                 }
-                actions.push(Action::Ask(at, other));
                 if state.masters[at].on_the_way[other].is_some() {
                     actions.push(Action::Receive(at, other));
-                } else if self.bounds.are_late {
+                } else if self.bounds.are_late && died.is_none() {
                     actions.push(Action::AskSlowly(at, other));
+                }
+                let is_over = died.is_some_and(|ago| COUNTS < ago);
+                if is_over && !state.masters[at].forgotten.contains(&other) {
+                    actions.push(Action::Forget(at, other));
                 }
             }
         }

@@ -141,7 +141,7 @@ function listen(signal) {
  */
 function wait(start, who) {
   const number = start(port)
-  send(() => port.drive())
+  send(false)
   if (waiting.size === 0) alive.ref()
   waiting.set(number, who)
   return number
@@ -152,11 +152,12 @@ let isFlushing = false
 /**
  * Calls that many tasks start in one turn of the loop leave together, after the last task has run.
  *
- * @param {() => void} sendAlone If no other call waits: then nothing else will come in this turn.
+ * @param {boolean} isLong The call asks no node, but waits for something to happen.
  */
-function send(sendAlone) {
+function send(isLong) {
   if (isFlushing) return
-  if (waiting.size === 0) return sendAlone()
+  // No other call waits, so nothing else will come in this turn.
+  if (waiting.size === 0) return isLong ? port.leave() : port.drive()
   isFlushing = true
   process.nextTick(() => {
     isFlushing = false
@@ -172,7 +173,7 @@ function send(sendAlone) {
  */
 function watch(start, tell) {
   watching.set(start(port), tell)
-  send(() => port.leave())
+  send(true)
 }
 
 module.exports = { run, watch }

@@ -207,11 +207,18 @@ impl Slots {
 }
 
 impl Node {
-    /// Notes that the node is in a Cluster, and has not looked at its slots since its start or
-    /// promotion. The number of a question contains the boot, so that no answer to a question of an
-    /// earlier one counts: its clock may have been ahead. `electorates`: those that it knew before.
-    pub fn join_cluster(&mut self, boot: u64, was_promoted: bool, electorates: Electorates) {
-        let mut slots = Slots::new(boot, was_promoted, electorates);
+    /// Notes that the node is in a Cluster, and has not looked at its slots since its start. The
+    /// number of a question contains the boot, so that no answer to a question of an earlier one
+    /// counts: its clock may have been ahead. `electorates`: those that it knew before.
+    pub fn join_cluster(&mut self, boot: u64, electorates: Electorates) {
+        self.slots = Some(Box::new(Slots::new(boot, false, electorates)));
+    }
+
+    /// The same for a replica that was promoted: it has not looked since then, and remembers the
+    /// electorates and the nodes that it knew.
+    pub fn rejoin_cluster(&mut self, boot: u64) {
+        let electorates = self.electorates().cloned().unwrap_or_default();
+        let mut slots = Slots::new(boot, true, electorates);
         if let Some(before) = &self.slots {
             slots.confirmations.remember(&before.confirmations);
         }
@@ -582,7 +589,7 @@ mod tests {
     /// It has heard the other master for long enough.
     fn joined() -> Node {
         let mut node = Node::new();
-        node.join_cluster(BOOT, false, Electorates::default());
+        node.join_cluster(BOOT, Electorates::default());
         node.hear(b"bb", footing(0, 0), at(0));
         node.hear(b"bb", footing(0, 0), at(1_000));
         node
@@ -746,7 +753,7 @@ mod tests {
     fn a_promoted_master_decides_nothing_before_it_has_heard_most_of_the_others() {
         let shares = four();
         let mut node = Node::new();
-        node.join_cluster(BOOT, true, Electorates::default());
+        node.rejoin_cluster(BOOT);
         let looks = |node: &mut Node, now| {
             node.sees(&shares, at(now));
             assert_eq!(decides(node, 5), come(node, 5, now) != Came::Asks);
@@ -763,10 +770,10 @@ mod tests {
         assert!(!looks(&mut node, 1_199), "what the other says of slots may be on its way");
         node.hear(b"cc", footing(5, 0), at(1_200));
         assert!(looks(&mut node, 1_200));
-        node.join_cluster(BOOT, false, Electorates::default());
+        node.join_cluster(BOOT, Electorates::default());
         assert!(!looks(&mut node, 1_300), "it has started again");
         let alone = Shares { others: Vec::new(), ..shares.clone() };
-        node.join_cluster(BOOT, false, Electorates::default());
+        node.join_cluster(BOOT, Electorates::default());
         node.sees(&alone, at(1_400));
         assert!(decides(&node, 5));
     }
@@ -791,7 +798,7 @@ mod tests {
         for silent in [b"dd", b"ee"] {
             let started = || {
                 let mut node = Node::new();
-                node.join_cluster(BOOT, false, Electorates::default());
+                node.join_cluster(BOOT, Electorates::default());
                 node.sees(&idle, at(100));
                 for other in [b"bb", b"cc", b"dd", b"ee"].iter().filter(|other| **other != silent) {
                     node.hear(*other, footing(5, 0), at(200));
@@ -816,7 +823,7 @@ mod tests {
             assert!(node.promises().floor() > Fence::of_time(UnixTime::from_millis(WALL)));
             assert!(decides(&node, 6));
             let mut node = started();
-            node.join_cluster(BOOT, false, Electorates::default());
+            node.join_cluster(BOOT, Electorates::default());
             node.sees(&Shares { own: Vec::new(), had_none: true, ..idle.clone() }, at(100));
             node.hear(b"bb", footing(5, 0), at(200));
             node.hear(b"cc", footing(5, 0), at(200));
@@ -850,7 +857,7 @@ mod tests {
         assert_eq!(count(&node, 2_200), 0, "it grants until the slot has left");
 
         let mut started = Node::new();
-        started.join_cluster(BOOT, false, Electorates::default());
+        started.join_cluster(BOOT, Electorates::default());
         assert_eq!(count(&started, 0), 0, "it does not know its slots");
         let three = vec![(b"bb".to_vec(), vec![(10, 19)]), (b"cc".to_vec(), vec![(20, 29)])];
         started.see(&Shares { others: three.clone(), ..shares(&[]) }, at(0));
@@ -1298,7 +1305,7 @@ mod tests {
     #[test]
     fn a_master_that_has_met_nobody_yet_waits_to_hear_of_all() {
         let mut node = Node::new();
-        node.join_cluster(BOOT, false, Electorates::default());
+        node.join_cluster(BOOT, Electorates::default());
         node.sees(&Shares { had_none: true, ..Shares::default() }, at(0));
         let alone = Shares { own: vec![(5, 5)], ..Shares::default() };
         node.sees(&alone, at(200));
@@ -1308,7 +1315,7 @@ mod tests {
         assert_eq!(come(&mut node, 5, over), Came::Asks, "it has just heard of another");
         assert!(matches!(come(&mut node, 5, over + 1), Came::Waits { .. }));
         let mut node = Node::new();
-        node.join_cluster(BOOT, false, Electorates::default());
+        node.join_cluster(BOOT, Electorates::default());
         node.sees(&Shares { had_none: true, ..Shares::default() }, at(0));
         node.sees(&alone, at(200));
         assert_eq!(come(&mut node, 5, 2_201), Came::Decides(false), "there is no other");

@@ -124,7 +124,7 @@ impl Cluster {
         master.is_to_start_at = None;
         master.node.start_again();
         let known = master.node.electorates();
-        master.node.engine.join_cluster(master.node.boot, false, known);
+        master.node.engine.join_cluster(master.node.boot, known);
         (master.serves_from, master.heard_at) = (now + REJOINING, Some(now));
         (master.hands_over, master.holds_until) = (None, now);
         master.has_looked = false;

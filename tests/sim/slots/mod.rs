@@ -347,7 +347,7 @@ impl Cluster {
             let offer = Offer { has_lines: true, grants: true, max_waiters: 1_000 };
             let terms = (offer, Member::new(number, 0, None), MAX_TTL);
             let mut node = Node::start(number, clock, kind, terms, Defect::None);
-            node.engine.join_cluster(node.boot, false, Electorates::default());
+            node.engine.join_cluster(node.boot, Electorates::default());
             hear_all(&mut node, number);
             Master {
                 node,

@@ -44,20 +44,19 @@ class LoopPort:
         # From here on the loop keeps the port, until it is closed.
         loop.add_reader(self._port.fileno(), self._take)
 
-    def _send(self, loop: asyncio.AbstractEventLoop, send_alone: Callable[[], None]) -> None:
-        """Calls that many tasks start in one turn of the loop leave together, after the last.
-
-        `send_alone` is for a turn in which no other call waits: then nothing else will come in it.
-        """
+    def _send(self, loop: asyncio.AbstractEventLoop, is_long: bool) -> None:
+        """Calls that many tasks start in one turn of the loop leave together, after the last."""
         if self._waiting:
             # Each call asks for it, so that none depends on what became of another.
             loop.call_soon(self._port.flush)
+        # No other call waits, so nothing else will come in this turn.
+        elif is_long:
+            self._port.leave()
+        elif getattr(loop, "_ready", None):
+            # What is ready to run is not kept waiting; uvloop does not tell.
+            self._port.flush()
         else:
-            send_alone()
-
-    def _drive(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        """What is ready to run is not kept waiting; uvloop does not tell."""
-        return self._port.flush if getattr(loop, "_ready", None) else self._port.drive
+            self._port.drive()
 
     async def _run(
         self,
@@ -68,7 +67,7 @@ class LoopPort:
         result: asyncio.Future[T] = loop.create_future()
         call = start(self._port)
         try:
-            self._send(loop, self._port.leave if is_long else self._drive(loop))
+            self._send(loop, is_long)
             self._waiting[call.number] = result
             return await result
         except BaseException:
@@ -88,7 +87,7 @@ class LoopPort:
     ) -> Callable[[], None]:
         result: asyncio.Future[T] = loop.create_future()
         call = start(self._port)
-        self._send(loop, self._port.leave)
+        self._send(loop, True)
         self._watching[call.number] = result
 
         def arrived(result: asyncio.Future[T]) -> None:
