@@ -104,6 +104,7 @@ const FIELDS: &[Metered] = &[
         "lockmod_electorates",
         "Lists of the masters that have a vote: more than one while these change.",
     ),
+    level(NodeField::Voters, "lockmod_voters", "Masters of a Cluster that have a vote."),
     count(
         NodeField::FailedMoves,
         "lockmod_failed_moves_total",

@@ -139,6 +139,7 @@ fields! {
     SupportersNeeded = "supporters_needed", Greatest, |told| number(told.node.supporters.1 as u64);
     UnsettledSlots = "unsettled_slots", Sum, |told| number(told.node.unsettled as u64);
     Electorates = "electorates", Greatest, |told| number(told.node.electorates as u64);
+    Voters = "voters", Greatest, |told| number(told.node.voters as u64);
     FailedMoves = "failed_moves", Sum, |told| number(told.node.counts.failed_moves);
     StateWrites = "state_writes", Sum, |told| number(told.server.state_writes);
     StateWriteFailures =

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{Caution, Counts, HeldCount, Lease, Line, Lock, Node};
+use super::{Caution, Counts, Electorates, HeldCount, Lease, Line, Lock, Node};
 use crate::engine::{Fence, Histogram, Instant, Millis, QuarantineReason, Refusal};
 
 /// Whether a lock is held.
@@ -154,6 +154,8 @@ pub struct NodeAccount {
     pub unsettled: usize,
     /// How many electorates it knows: more than one while the masters that have a vote change.
     pub electorates: usize,
+    /// How many masters have a vote in the last of these.
+    pub voters: usize,
 }
 
 impl Node {
@@ -223,6 +225,7 @@ impl Node {
             quarantine_left: self.least_left(now, settings),
             unsettled: self.unsettled(now, settings),
             electorates: self.electorate_count(),
+            voters: self.electorates().map_or(0, Electorates::voter_count),
         }
     }
 }

@@ -70,6 +70,11 @@ impl Electorates {
         self.known.last()
     }
 
+    /// How many masters have a vote in the last one.
+    pub fn voter_count(&self) -> usize {
+        self.latest().map_or(0, |latest| self.voters(latest).count())
+    }
+
     /// A number that tells these from others.
     pub fn digest(&self) -> u64 {
         hash_of(&(&self.known, &self.gone))
