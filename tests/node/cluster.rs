@@ -6,7 +6,9 @@ use std::net::TcpStream;
 use redis::Connection;
 
 use crate::ask::{ask, ask_all, ask_args, field};
-use crate::common::{Builder, PATIENCE, Server, module_path, server_version, wait_for, wait_until};
+use crate::common::{
+    Builder, PATIENCE, Server, module_path, server_version, skip, wait_for, wait_until,
+};
 use crate::line::{acquire, listener};
 use crate::waiting::{LONG, nobody_waits, waiter};
 
@@ -662,12 +664,29 @@ fn a_master_that_loses_its_last_slot_still_answers_about_it() {
 /// Regression: fences fell, and the lock was granted while it was held.
 #[test]
 fn locks_that_stay_where_their_slot_was_are_waited_for() {
-    let pair = Pair::start();
+    locks_that_stay_are_waited_for(&Pair::start(), 0);
+}
+
+/// Regression: the node looked into the first database only.
+#[test]
+fn locks_that_stay_in_another_database_are_waited_for() {
+    if !(server_version().is_valkey() && server_version().major >= 9) {
+        let test = "locks_that_stay_in_another_database_are_waited_for";
+        return skip(test, "no other server has several databases in a Cluster");
+    }
+    let with_two = || builder().config("cluster-databases", 2).start();
+    locks_that_stay_are_waited_for(&Pair::of(with_two(), with_two()), 1);
+}
+
+fn locks_that_stay_are_waited_for(pair: &Pair, database: u32) {
     let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
+    for conn in [&mut *from, &mut *to] {
+        assert_eq!(ask(conn, &format!("SELECT {database}")), "OK");
+    }
     let slot = ask(from, "CLUSTER KEYSLOT res");
     let held = fence(from, "LOCK.ACQUIRE res A 3000");
     let granted_at = std::time::Instant::now();
-    for conn in [&mut *from, to] {
+    for conn in [&mut *from, &mut *to] {
         assert_eq!(ask(conn, &format!("CLUSTER DELSLOTS {slot}")), "OK");
     }
     let is_shown = ask(from, &format!("CLUSTER COUNTKEYSINSLOT {slot}")) == "1";
@@ -676,7 +695,6 @@ fn locks_that_stay_where_their_slot_was_are_waited_for() {
     if !is_shown {
         return;
     }
-    let to = &mut pair.to.connect();
     assert_eq!(ask(to, &format!("CLUSTER ADDSLOTS {slot}")), "OK");
     pair.wait_until_ok();
     let text = ask_when_heard(to, "LOCK.ACQUIRE res B 100");

@@ -37,9 +37,24 @@ impl Context<'_> {
         }
     }
 
-    /// Whether this server has keys in a slot. (`CLUSTER COUNTKEYSINSLOT`, which Redis 8.4 and
-    /// later answer with 0 for a slot that is not the server's own.)
+    /// Whether this server has keys in a slot, in any database: Valkey 9 may have several in a
+    /// Cluster. (`CLUSTER COUNTKEYSINSLOT`, which Redis 8.4 and later answer with 0 for a slot that
+    /// is not the server's own.)
     pub(in crate::module) fn has_keys_in(&mut self, slot: u16) -> bool {
+        let selected = self.selected();
+        let (mut database, mut has_keys) = (0, false);
+        while !has_keys && self.select(database) {
+            // SAFETY: the context lasts as long as `self`.
+            let size = unsafe { call!(RedisModule_DbSize(self.raw.as_ptr())) };
+            has_keys = size > 0 && self.has_selected_keys_in(slot);
+            database += 1;
+        }
+        self.select(selected);
+        has_keys
+    }
+
+    /// The same for the selected database.
+    fn has_selected_keys_in(&mut self, slot: u16) -> bool {
         let (command, word, format): (&CStr, &CStr, &CStr) =
             (c"CLUSTER", c"COUNTKEYSINSLOT", c"cl");
         // SAFETY: the context lasts as long as `self`, and no key is open; `c` takes a terminated
