@@ -148,6 +148,8 @@ def test_what_differs_names_the_alternative(servers: list[Node], name: str) -> N
         compat.Lock(client, name, timeout=1).acquire(token="mine")
     with pytest.raises(redis.exceptions.LockError, match="lockmod.Locker"):
         compat.Lock(object(), name, timeout=1)
+    with pytest.raises(redis.exceptions.LockError, match="use AsyncLock"):
+        compat.Lock(redis.asyncio.Redis(), name, timeout=1)
     with pytest.raises(redis.exceptions.LockError, match="too short"):
         compat.Lock(client, name, timeout=0.001).acquire()
     servers[0].run("SET", name + ":text", "x")
@@ -518,8 +520,9 @@ def test_a_client_of_sentinels_leads_to_its_group(library: Any) -> None:
         ("OwnPool", own(library.Sentinel)([("a", 1)]).master_for("m")),
     ]
     for said, client in wrong:
+        kind = compat.Lock if library is redis.sentinel else compat.AsyncLock
         with pytest.raises(redis.exceptions.LockError, match=said) as error:
-            compat.Lock(client, "job", timeout=5)
+            kind(client, "job", timeout=5)
         assert "lockmod.Locker" in str(error.value) and error.value.lock_name == "job"
 
 

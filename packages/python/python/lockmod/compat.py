@@ -42,6 +42,7 @@ import re
 import threading
 import time
 from contextlib import contextmanager
+from inspect import iscoroutinefunction
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Literal, TypeVar, cast
 
@@ -95,10 +96,15 @@ def _key(name: Name | int | float) -> bytes:
     return repr(name).encode() if is_number else name_bytes(cast("Name", name))
 
 
+def _clients(redis: object) -> list[object]:
+    """The clients that were given: one, or one for each node."""
+    return list(cast("Iterable[object]", redis)) if isinstance(redis, (list, tuple)) else [redis]
+
+
 def _locker(redis: object, timeout: float) -> Locker:
     if isinstance(redis, Locker):
         return redis
-    clients = list(cast("Iterable[object]", redis)) if isinstance(redis, (list, tuple)) else [redis]
+    clients = _clients(redis)
     if clients and len(clients) % 2 == 0:
         raise OptionError(
             f"{len(clients)} clients survive no more failures than {len(clients) - 1}: add or "
@@ -202,6 +208,7 @@ class _Base:
         self.local: Any = threading.local() if self.thread_local else SimpleNamespace()
         self.local.token = None
         self._made: tuple[float, Locker] | None = None
+        self._check_client()
         _ = self._locker
         # Questions do not depend on the lock's timeout: they wait for the longest time.
         self._asked = self._checked(lambda: _locker(redis, _LONGEST))
@@ -215,6 +222,9 @@ class _Base:
         for name in ("do_acquire", "do_release", "do_extend", "do_reacquire"):
             if name in vars(cls):
                 raise TypeError(f"{cls.__name__}.{name} would not be called: override {name[3:]}")
+
+    def _check_client(self) -> None:
+        """Refuses clients that the original could not use either."""
 
     def _length(self) -> float:
         """The timeout, which may have been set anew."""
@@ -398,6 +408,14 @@ class _Base:
 
 class Lock(_Base):
     """`redis.lock.Lock` over lockmod; see the module's text for what differs."""
+
+    def _check_client(self) -> None:
+        commands = [getattr(client, "execute_command", None) for client in _clients(self.redis)]
+        if any(iscoroutinefunction(command) for command in commands):
+            raise self._error(
+                "the client is one of redis.asyncio, and this lock would block its loop: "
+                "use AsyncLock"
+            )
 
     def __enter__(self) -> Lock:
         if self.acquire():
