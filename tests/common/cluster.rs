@@ -83,14 +83,17 @@ impl Cluster {
         found.expect("each master has slots")
     }
 
-    /// Waits until all masters know this many servers, and have all slots between them.
+    /// Waits until all masters know this many servers, have all slots between them, and agree that
+    /// they have a vote, and nobody else.
     #[track_caller]
-    pub fn wait_until_ok(&self, known: usize) {
+    fn wait_until_ok(&self, known: usize) {
         let known = format!("cluster_known_nodes:{known}\r");
         wait_for("the masters know each other", || {
             let is_ok = |master: &Server| {
                 let info: String = told(master, "CLUSTER INFO");
-                info.contains("cluster_state:ok") && info.contains(&known)
+                let agrees = master.info_u64("lockmod_electorates") == 1
+                    && master.info_u64("lockmod_voters") == self.masters.len() as u64;
+                info.contains("cluster_state:ok") && info.contains(&known) && agrees
             };
             // They decide in the slots that they were given, or lack only replicas.
             let decides = |index: usize| {
