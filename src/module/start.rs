@@ -303,14 +303,10 @@ fn count(context: &mut Context<'_>, since: UnixTime) -> Census {
 
 /// Looks at every lock of every database, with its name.
 fn for_each_lock(context: &mut Context<'_>, look: &mut dyn FnMut(u32, &[u8], &mut Lock)) {
-    let selected = context.selected();
-    let mut database = 0;
-    while context.select(database) {
+    context.in_each_database(|context, database| {
         let mut cursor = super::ffi::Cursor::default();
         while context.scan(&mut cursor, 1024, &mut |name, lock| look(database, name, lock)) {}
-        database += 1;
-    }
-    context.select(selected);
+    });
 }
 
 /// Changes the contents of the state file. Returns whether it was written.

@@ -41,20 +41,19 @@ impl Context<'_> {
     /// Cluster. (`CLUSTER COUNTKEYSINSLOT`, which Redis 8.4 and later answer with 0 for a slot that
     /// is not the server's own.)
     pub(in crate::module) fn has_keys_in(&mut self, slot: u16) -> bool {
-        let selected = self.selected();
-        let (mut database, mut has_keys) = (0, false);
-        while !has_keys && self.select(database) {
-            // SAFETY: the context lasts as long as `self`.
-            let size = unsafe { call!(RedisModule_DbSize(self.raw.as_ptr())) };
-            has_keys = size > 0 && self.has_selected_keys_in(slot);
-            database += 1;
-        }
-        self.select(selected);
+        let mut has_keys = false;
+        self.in_each_database(|context, _| {
+            has_keys = has_keys || context.has_selected_keys_in(slot);
+        });
         has_keys
     }
 
-    /// The same for the selected database.
+    /// The same for the selected database. An empty one, as most are, is not asked.
     fn has_selected_keys_in(&mut self, slot: u16) -> bool {
+        // SAFETY: the context lasts as long as `self`.
+        if unsafe { call!(RedisModule_DbSize(self.raw.as_ptr())) } == 0 {
+            return false;
+        }
         let (command, word, format): (&CStr, &CStr, &CStr) =
             (c"CLUSTER", c"COUNTKEYSINSLOT", c"cl");
         // SAFETY: the context lasts as long as `self`, and no key is open; `c` takes a terminated

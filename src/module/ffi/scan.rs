@@ -22,6 +22,17 @@ impl Context<'_> {
         u32::try_from(database).unwrap_or(0)
     }
 
+    /// Calls `look` in each database, by its number, and returns to the present one.
+    pub(in crate::module) fn in_each_database(&mut self, mut look: impl FnMut(&mut Self, u32)) {
+        let selected = self.selected();
+        let mut database = 0;
+        while self.select(database) {
+            look(self, database);
+            database += 1;
+        }
+        self.select(selected);
+    }
+
     /// Passes the locks among some keys of the selected database to `look`: those in at most
     /// `buckets` buckets of its table, from `cursor` on. Returns whether there are more.
     pub fn scan(
