@@ -91,8 +91,7 @@ impl Cluster {
         wait_for("the masters know each other", || {
             let is_ok = |master: &Server| {
                 let info: String = told(master, "CLUSTER INFO");
-                let agrees = master.info_u64("lockmod_electorates") == 1
-                    && master.info_u64("lockmod_voters") == self.masters.len() as u64;
+                let agrees = master.knows_voters(self.masters.len() as u64);
                 info.contains("cluster_state:ok") && info.contains(&known) && agrees
             };
             // They decide in the slots that they were given, or lack only replicas.

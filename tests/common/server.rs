@@ -564,6 +564,13 @@ impl Server {
         value.parse().unwrap_or_else(|_| panic!("INFO field {field} is {value:?}"))
     }
 
+    /// Whether it knows that this many masters of its Cluster have a vote, and nobody else. (One
+    /// that has met nobody yet knows one electorate too.)
+    pub fn knows_voters(&self, count: u64) -> bool {
+        let known = ["lockmod_electorates", "lockmod_voters"].map(|field| self.info_u64(field));
+        known == [1, count]
+    }
+
     /// The CPU time of the main thread in seconds, by the server's own account.
     pub fn cpu_seconds(&self) -> f64 {
         let seconds = |field| {

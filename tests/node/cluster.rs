@@ -63,7 +63,7 @@ impl Pair {
             wait_until("the node knows the cluster", || {
                 let info = ask(conn, "CLUSTER INFO");
                 let is_ok = info.contains("cluster_state:ok");
-                let have_agreed = !may_agree || knows_three_voters(server);
+                let have_agreed = !may_agree || server.knows_voters(3);
                 is_ok && info.contains("cluster_known_nodes:3") && decides(conn) && have_agreed
             });
         }
@@ -92,12 +92,6 @@ impl Pair {
     }
 }
 
-/// Whether the three masters have a vote, and nobody else. A master that has met nobody yet knows
-/// one electorate too.
-fn knows_three_voters(server: &Server) -> bool {
-    server.info_u64("lockmod_electorates") == 1 && server.info_u64("lockmod_voters") == 3
-}
-
 /// Makes a new server a replica of this master, once the masters have told it who has a vote: those
 /// do not tell a replica that knows nobody.
 fn attach(replica: &Server, master: &Server) {
@@ -109,7 +103,7 @@ fn attach(replica: &Server, master: &Server) {
     wait_until("it knows the master", || ask(conn, &follow) == "OK");
     master.wait_for_replica(replica);
     // Before that, most of the masters that were there first have to agree as well.
-    wait_until("all agree who has a vote", || knows_three_voters(replica));
+    wait_until("all agree who has a vote", || replica.knows_voters(3));
 }
 
 /// As every Redis can: by hand, key by key.
@@ -516,7 +510,7 @@ fn replicas_that_take_over_from_all_masters_and_forget_them_at_once_grant_again(
     }
     for replica in &replicas {
         let grants = || replica.info("lockmod_state").as_deref() == Some("grants");
-        wait_until("it grants", || grants() && knows_three_voters(replica));
+        wait_until("it grants", || grants() && replica.knows_voters(3));
     }
     let granted = || ask(&mut replicas[0].connect(), "LOCK.ACQUIRE res A 100").parse::<u64>().ok();
     assert!(wait_for("the lock is granted", granted) > 0);
