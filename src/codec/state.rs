@@ -13,9 +13,10 @@ use crate::engine::{
 };
 
 /// The newest version of a state file that this build reads. It writes it only for a master of a
-/// Cluster; version 3, which older builds can read, for another node that rests on replicas, and
-/// version 2 for all others.
-pub const STATE_VERSION: u8 = 4;
+/// Cluster that doubts; version 4, which older builds can read, for other masters of a Cluster,
+/// version 3 for another node that rests on replicas, and version 2 for all others.
+pub const STATE_VERSION: u8 = 5;
+const WITHOUT_DOUBTS: u8 = 4;
 const WITHOUT_ELECTORATES: u8 = 3;
 const WITHOUT_LONGEST: u8 = 2;
 
@@ -90,6 +91,12 @@ struct StateV4 {
 }
 
 #[derive(Encode, Decode)]
+struct StateV5 {
+    state: StateV4,
+    doubts: bool,
+}
+
+#[derive(Encode, Decode)]
 struct ElectorV4 {
     name: Vec<u8>,
     life: u64,
@@ -141,6 +148,11 @@ impl StateV4 {
         StateV4 { state, itself, known, gone: gone.into_iter().collect() }
     }
 
+    /// Version 4 did not record doubts.
+    fn upgrade(self) -> StateV5 {
+        StateV5 { state: self, doubts: false }
+    }
+
     fn electorates(self) -> (StateV3, Electorates) {
         let StateV4 { state, itself, known, gone } = self;
         let elector = |ElectorV4 { name, life }| Elector { name, life };
@@ -187,8 +199,11 @@ pub fn encode_state(saved: &Saved, electorates: &Electorates) -> Vec<u8> {
         stop: saved.stop.map(StopV2::of),
     };
     let longest_ms = saved.longest.get();
-    let versioned = if *electorates != Electorates::default() {
-        encode(STATE_VERSION, &StateV4::of(StateV3 { state, longest_ms }, electorates))
+    let versioned = if saved.doubts {
+        let state = StateV4::of(StateV3 { state, longest_ms }, electorates);
+        encode(STATE_VERSION, &StateV5 { state, doubts: true })
+    } else if *electorates != Electorates::default() {
+        encode(WITHOUT_DOUBTS, &StateV4::of(StateV3 { state, longest_ms }, electorates))
     } else if longest_ms > 0 {
         encode(WITHOUT_ELECTORATES, &StateV3 { state, longest_ms })
     } else {
@@ -197,6 +212,17 @@ pub fn encode_state(saved: &Saved, electorates: &Electorates) -> Vec<u8> {
     let mut bytes = [NAME, &versioned].concat();
     bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
     bytes
+}
+
+/// The payload of a file of this version, as the newest version has it.
+fn decode_version(version: u8, payload: &[u8]) -> Result<StateV5, CodecError> {
+    Ok(match version {
+        1 => decode::<StateV1, BYTES_MAX>(payload)?.upgrade().upgrade().upgrade().upgrade(),
+        WITHOUT_LONGEST => decode::<StateV2, BYTES_MAX>(payload)?.upgrade().upgrade().upgrade(),
+        WITHOUT_ELECTORATES => decode::<StateV3, BYTES_MAX>(payload)?.upgrade().upgrade(),
+        WITHOUT_DOUBTS => decode::<StateV4, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
+        _ => decode::<_, BYTES_MAX_IN_CLUSTER>(payload)?,
+    })
 }
 
 /// Reads the bytes of a state file.
@@ -211,12 +237,7 @@ pub fn decode_state(bytes: &[u8]) -> Result<(Saved, Electorates), CodecError> {
     }
     let versioned = body.strip_prefix(NAME).ok_or(CodecError::Corrupt("not a state file"))?;
     let (version, payload) = split(versioned, STATE_VERSION)?;
-    let state = match version {
-        1 => decode::<StateV1, BYTES_MAX>(payload)?.upgrade().upgrade().upgrade(),
-        WITHOUT_LONGEST => decode::<StateV2, BYTES_MAX>(payload)?.upgrade().upgrade(),
-        WITHOUT_ELECTORATES => decode::<StateV3, BYTES_MAX>(payload)?.upgrade(),
-        _ => decode::<_, BYTES_MAX_IN_CLUSTER>(payload)?,
-    };
+    let StateV5 { state, doubts } = decode_version(version, payload)?;
     let (StateV3 { state, longest_ms }, electorates) = state.electorates();
     let head = state.head;
     let clocks = |boot_ms, unix_ms| Clocks {
@@ -238,6 +259,7 @@ pub fn decode_state(bytes: &[u8]) -> Result<(Saved, Electorates), CodecError> {
         was_replica: head.was_replica,
         nothing_counts_until: Instant::from_millis(state.nothing_counts_until_boot_ms),
         longest: Millis::new(longest_ms),
+        doubts,
         stop: state.stop.map(StopV2::stopped),
     };
     Ok((saved, electorates))
@@ -271,6 +293,7 @@ mod tests {
             was_replica: false,
             nothing_counts_until: Instant::from_millis(99_000),
             longest: Millis::ZERO,
+            doubts: false,
             stop,
         }
     }
@@ -292,14 +315,16 @@ mod tests {
             since: UnixTime::from_millis(1_763_690_000_123),
         };
         for stop in [None, Some(Stopped { is_saved: true, inventory })] {
-            for (longest, electorates, version) in [
-                (0, Electorates::default(), 2),
-                (1, Electorates::default(), 3),
-                (u64::MAX, Electorates::default(), 3),
-                (0, electorates(), 4),
-                (1, electorates(), 4),
+            for (longest, electorates, doubts, version) in [
+                (0, Electorates::default(), false, 2),
+                (1, Electorates::default(), false, 3),
+                (u64::MAX, Electorates::default(), false, 3),
+                (0, electorates(), false, 4),
+                (1, electorates(), false, 4),
+                (1, electorates(), true, 5),
+                (0, Electorates::default(), true, 5),
             ] {
-                let saved = Saved { longest: Millis::new(longest), ..saved(stop) };
+                let saved = Saved { longest: Millis::new(longest), doubts, ..saved(stop) };
                 let bytes = encode_state(&saved, &electorates);
                 assert_eq!(bytes[NAME.len()], version, "older builds read what they can");
                 assert_eq!(decode_state(&bytes), Ok((saved, electorates)));

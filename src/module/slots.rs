@@ -158,7 +158,7 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
         Some(SlotMessage::Confirmation(told)) if has_begun && context.flags().is_master() => {
             look(context);
             process::with(server, |process| process.node.confirmed(sender, &told, clock::now()));
-            keep_electorates(context);
+            keep_news(context);
             come_to_all(context);
         }
         Some(_) | None => {}
@@ -222,17 +222,16 @@ fn can_confirm(context: &Context<'_>) -> bool {
 fn confirm(context: &mut Context<'_>, sender: &[u8], asked: &ConfirmQuestion) {
     let server = context.in_server();
     let told = process::with(server, |process| process.node.confirm(sender, asked, clock::now()));
-    let told = told.filter(|_| keep_electorates(context));
+    let told = told.filter(|_| keep_news(context));
     if let Some(told) = told {
         context.tell_cluster(Some(sender), &SlotMessage::Confirmation(told).to_string());
     }
 }
 
-/// Records which electorates the node knows, if that has changed. Whether the file has them.
-fn keep_electorates(context: &mut Context<'_>) -> bool {
+/// Records what the node must not forget of slots and electorates. Whether the file has it.
+fn keep_news(context: &mut Context<'_>) -> bool {
     let server = context.in_server();
-    let news = process::with(server, |process| process.node.news_of_electorates());
-    if let Some(change) = news {
+    for change in process::with(server, |process| process.node.news_of_slots()) {
         start::change_state(server, change);
     }
     !process::with(server, |process| process.state.as_ref().is_some_and(StateFile::is_behind))
@@ -242,7 +241,7 @@ fn keep_electorates(context: &mut Context<'_>) -> bool {
 fn ask_others(context: &mut Context<'_>) {
     let now = clock::now();
     let confirm = process::with(context.in_server(), |process| process.node.confirm_question(now));
-    if let Some(question) = confirm.filter(|_| keep_electorates(context)) {
+    if let Some(question) = confirm.filter(|_| keep_news(context)) {
         context.tell_cluster(None, &SlotMessage::ConfirmQuestion(question).to_string());
     }
     let questions = process::with(context.in_server(), |process| process.node.questions(now));
@@ -270,7 +269,7 @@ pub(super) fn look(context: &mut Context<'_>) {
     }
     let now = clock::now();
     process::with(server, |process| process.node.see(&shares, now));
-    keep_electorates(context);
+    keep_news(context);
 }
 
 /// Those of these slots, new since the module was loaded, that the server may have taken by itself.

@@ -480,6 +480,52 @@ fn a_replica_that_is_promoted_where_it_hears_no_other_decides_nothing() {
     pair.from.resume();
 }
 
+/// Regression: it forgot with the restart that its former master may have gone on, and granted as
+/// soon as it heard the others.
+#[test]
+fn a_replica_that_is_promoted_and_restarted_where_it_hears_no_other_waits_when_it_hears_them() {
+    let short = || builder().module_arg("max-ttl", 1_000).start();
+    let pair = Pair::of(short(), short());
+    let mut promoted = short();
+    attach(&promoted, &pair.from);
+    let knows_all = || ask(&mut promoted.connect(), "CLUSTER INFO").contains("cluster_size:3");
+    wait_until("it knows all slots", knows_all);
+    let id = ask(&mut promoted.connect(), "CLUSTER MYID");
+    let masters = [&pair.to, &pair.third, &pair.from];
+    for master in masters {
+        let known = || ask(&mut master.connect(), "CLUSTER NODES").contains(&id);
+        wait_until("the others know it", known);
+    }
+    masters.iter().for_each(|master| master.pause());
+    assert_eq!(ask(&mut promoted.connect(), "CLUSTER FAILOVER TAKEOVER"), "OK");
+    promoted.kill();
+    promoted.restart();
+    let is_over = || promoted.info("lockmod_quarantine_left_ms").as_deref() == Some("0");
+    wait_until("its quarantine after the restart is over", is_over);
+    masters.iter().for_each(|master| master.resume());
+    let conn = &mut promoted.connect();
+    let granted = || ask(conn, "LOCK.ACQUIRE res B 100").parse::<u64>().ok();
+    assert!(wait_for("the lock is granted", granted) > 0);
+    assert!(promoted.log().contains("QUARANTINE: slot "), "{}", promoted.log());
+}
+
+/// Regression: it took that for its first start, and granted beside leases that stood, with fences
+/// from 1.
+#[test]
+fn a_master_that_lost_its_state_file_and_its_data_waits_when_others_know_it() {
+    let short = || builder().module_arg("max-ttl", 1_000).start();
+    let mut pair = Pair::of(short(), short());
+    let issued = fence(&mut pair.from.connect(), "LOCK.ACQUIRE res A 1000");
+    let state = pair.from.dir().join(format!("lockmod-{}.state", pair.from.port()));
+    pair.from.kill();
+    std::fs::remove_file(state).expect("there was one");
+    pair.from.restart();
+    let conn = &mut pair.from.connect();
+    let granted = || ask(conn, "LOCK.ACQUIRE res B 100").parse::<u64>().ok();
+    assert!(wait_for("the lock is granted", granted) > issued);
+    assert!(pair.from.log().contains("QUARANTINE: slot "), "{}", pair.from.log());
+}
+
 /// Regression: they went on to ask the dead ones, which no server knew any more, for ever.
 #[test]
 fn replicas_that_take_over_from_all_masters_and_forget_them_at_once_grant_again() {

@@ -242,7 +242,7 @@ impl Node {
     }
 
     /// Makes the server a master, with the data that it has.
-    fn promote(&mut self) {
+    pub(crate) fn promote(&mut self) {
         self.member.follows = None;
         self.member.stream.begin();
         self.member.tally.promotions += 1;
@@ -253,7 +253,7 @@ impl Node {
     }
 
     /// Makes the server a replica, or the replica of another master: the event is the same.
-    fn demote(&mut self, master: usize) {
+    pub(crate) fn demote(&mut self, master: usize) {
         self.member.follows = Some(master);
         let change = self.engine.demoted();
         let _ = self.change_state(change);
@@ -320,7 +320,7 @@ impl Node {
     }
 
     /// Replaces its data with its master's.
-    fn load(&mut self, locks: Vec<(Vec<u8>, Vec<u8>)>) {
+    pub(crate) fn load(&mut self, locks: Vec<(Vec<u8>, Vec<u8>)>) {
         self.engine.all_unlinked();
         self.locks.clear();
         for (name, bytes) in &locks {

@@ -138,6 +138,7 @@ pub(crate) struct Node {
     /// The number of starts: each start makes it another server.
     pub(crate) run: u64,
     pub(crate) is_up: bool,
+    pub(crate) is_in_cluster: bool,
     pub(crate) misfit: Option<Misfit>,
     persistence: Persistence,
     pub(crate) defect: Defect,
@@ -184,6 +185,7 @@ impl Node {
             was_replica: false,
             nothing_counts_until: Instant::default(),
             longest: Millis::ZERO,
+            doubts: false,
             stop: None,
         };
         // The servers of a group agree on the time of day.
@@ -195,6 +197,7 @@ impl Node {
             number,
             run: 0,
             is_up: false,
+            is_in_cluster: false,
             misfit: None,
             persistence,
             defect,
@@ -462,6 +465,9 @@ impl Node {
         self.engine = Engine::new();
         if self.defect != Defect::DecidesWithoutAuthority {
             self.engine.rest_on(self.member.replicas);
+        }
+        if self.is_in_cluster {
+            self.engine.join_cluster(self.boot, self.electorates());
         }
         self.engine.found(Some(found), self.clocks(), self.boot);
         for (name, bytes) in &self.disk.locks {

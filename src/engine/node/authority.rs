@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 
 use super::Notice;
+use super::company::whole_wait;
 use crate::engine::{Instant, Millis, Refusal, TTL_MAX, Terms};
 
 /// How long a replica supports a master, from the sending of a heartbeat that it acknowledged.
@@ -97,6 +98,8 @@ struct Reign {
     until: Option<Instant>,
     /// The last instant of its wait for the leases of other masters.
     waits_until: Instant,
+    /// It waits at least up to this instant for masters of other groups.
+    others_until: Instant,
     /// Its wait is over, and its floor is above the fences of other masters.
     is_settled: bool,
 }
@@ -210,7 +213,8 @@ impl Authority {
         let is_unbroken = self.is_unbroken(now);
         let Some(reign) = &mut self.reign else { return };
         if !is_unbroken {
-            (reign.waits_until, reign.is_settled) = (now.after(wait), false);
+            let others_until = if waits { reign.others_until } else { Instant::default() };
+            (reign.waits_until, reign.is_settled) = (others_until.max(now.after(wait)), false);
         }
         reign.until = reign.until.max(Some(until));
     }
@@ -232,10 +236,21 @@ impl Authority {
         }
     }
 
+    /// Lets the node wait, from now on, for leases of masters of other groups, which may have
+    /// decided in its slots until now. `longest`: the longest of them, if that is more than the
+    /// node's own.
+    pub(super) fn waits_for(&mut self, longest: Millis, now: Instant) {
+        let until = now.after(whole_wait(longest.max(self.longest.at(now))));
+        if let Some(reign) = self.reign.as_mut().filter(|_| self.waits) {
+            (reign.others_until, reign.is_settled) = (until, false);
+            reign.waits_until = reign.waits_until.max(until);
+        }
+    }
+
     /// Ends the wait at an operator's request.
     pub fn end_wait(&mut self) {
         if let Some(reign) = &mut self.reign {
-            reign.waits_until = Instant::default();
+            (reign.waits_until, reign.others_until) = Default::default();
         }
     }
 
@@ -244,7 +259,7 @@ impl Authority {
     /// What the node may do at `now`.
     pub fn mandate(&self, now: Instant) -> Mandate {
         match self.reign {
-            Some(Reign { until: Some(until), waits_until, is_settled }) if now <= until => {
+            Some(Reign { until: Some(until), waits_until, is_settled, .. }) if now <= until => {
                 if is_settled {
                     return Mandate::Full;
                 }
@@ -382,6 +397,7 @@ impl Authority {
         if let Some(reign) = &mut rebased.reign {
             reign.until = reign.until.map(|until| until.before(time));
             reign.waits_until = reign.waits_until.before(time);
+            reign.others_until = reign.others_until.before(time);
         }
         rebased.longest.before =
             rebased.longest.before.map(|(ttl, until)| (ttl, until.before(time)));
@@ -555,6 +571,36 @@ mod tests {
         let master = supported();
         assert_eq!(master.mandate(at(9_000)), Mandate::Waits(Millis::new(1)));
         assert!(!master.is_settled());
+    }
+
+    /// Regression: a promoted master that was cut off from all others waited by the clock, and then
+    /// granted beside the master of another group that had got one of its slots.
+    #[test]
+    fn a_wait_for_masters_of_other_groups_counts_from_when_most_confirm_the_slots() {
+        let whole = whole_wait(TTL).get();
+        let mut late = settled();
+        late.waits_for(Millis::ZERO, at(8_000));
+        assert_eq!(late.mandate(at(8_000)), Mandate::Waits(Millis::new(whole + 1)));
+        late.waits_for(Millis::new(3_000), at(8_000));
+        let longer = whole_wait(Millis::new(3_000)).get();
+        assert_eq!(late.mandate(at(8_000)), Mandate::Waits(Millis::new(longer + 1)));
+        late.end_wait();
+        assert!(late.is_to_settle(at(8_000)));
+        // Before it has authority.
+        let mut early = master();
+        early.waits_for(Millis::ZERO, at(5_000));
+        early.beats(at(6_000), 100);
+        let mut waits = early.clone();
+        waits.look(at(6_053), &[replica(1, 101), replica(2, 0)], true);
+        assert_eq!(
+            waits.mandate(at(6_053)),
+            Mandate::Waits(Millis::new(5_000 + whole + 1 - 6_053))
+        );
+        early.look(at(6_053), &[replica(1, 101), replica(2, 0)], false);
+        assert!(early.is_to_settle(at(6_054)), "its settings ask for no wait");
+        let mut replica = Authority::new(2, Pledge::USUAL);
+        replica.waits_for(TTL, at(0));
+        assert!(replica.is_settled());
     }
 
     #[test]

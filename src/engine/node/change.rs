@@ -15,6 +15,8 @@ pub enum Change {
         used: Ceilings,
         /// The last instant of its quarantine, if it waits.
         until: Option<Instant>,
+        /// As in [`Saved::doubts`].
+        doubts: bool,
     },
     /// In a Cluster slot that has come, the node waits out leases that it does not know.
     Waits {
@@ -35,6 +37,8 @@ pub enum Change {
     Demoted,
     /// The longest lease that may stand in the node's group.
     Longest(Millis),
+    /// As in [`Saved::doubts`].
+    Doubts(bool),
     /// The electorates that the node knows.
     Electorates(Electorates),
     /// Writes are no longer always on disk before their reply.
@@ -61,6 +65,7 @@ impl Change {
             | Change::LeasesRemoved { .. }
             | Change::Demoted
             | Change::Longest(_)
+            | Change::Doubts(_)
             | Change::Electorates(_)
             | Change::DatedBy(_)
             | Change::Stopped { .. } => false,
@@ -72,14 +77,16 @@ impl Change {
         saved.is_always_durable &= !self.relies_less();
         match self {
             Change::Begun => {}
-            Change::Promoted { used, until } => {
+            Change::Promoted { used, until, doubts } => {
                 saved.ceilings = saved.ceilings.max(used.plus_block());
                 saved.was_replica = false;
+                saved.doubts = doubts;
                 let until = until.unwrap_or_default();
                 saved.nothing_counts_until = saved.nothing_counts_until.max(until);
             }
             Change::Waits { until } => {
                 saved.ceilings.lease = saved.ceilings.lease.max(until);
+                saved.doubts = true;
                 saved.nothing_counts_until = saved.nothing_counts_until.max(until);
             }
             Change::NamesChanged { until } | Change::LeasesRemoved { until } => {
@@ -87,6 +94,7 @@ impl Change {
             }
             Change::Demoted => saved.was_replica = true,
             Change::Longest(longest) => saved.longest = longest,
+            Change::Doubts(doubts) => saved.doubts = doubts,
             Change::Electorates(known) => *electorates = known,
             Change::NotAlwaysDurable => {}
             Change::DatedBy(clocks) => {

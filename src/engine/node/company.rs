@@ -3,7 +3,8 @@
 //! A promoted master must have heard most of the masters that have slots: they have elected it, or
 //! know who was. A master that has started with slots must have heard all others. By its own data
 //! it still has every slot that was taken from it by force while it was down, and masters that were
-//! all down agree with it. So if one stays silent, it waits for the leases of that one.
+//! all down agree with it. So if one stays silent, it waits for the leases of that one, from when
+//! most masters confirm its slots: until then, that one may grant others.
 
 use super::SUPPORT;
 use super::authority::with_drift;
@@ -101,12 +102,19 @@ impl Company {
         self.decides
     }
 
-    /// Whether it may decide. `longest`: the longest lease that it knows of.
-    pub(super) fn readiness(&self, now: Instant, longest: Millis) -> Readiness {
+    /// Whether it may decide. `longest`: the longest lease that it knows of. `confirmed_at`: when
+    /// most masters first confirmed its slots, if they have. Before that, those that it has not
+    /// heard may go on.
+    pub(super) fn readiness(
+        &self,
+        (now, confirmed_at): (Instant, Option<Instant>),
+        longest: Millis,
+    ) -> Readiness {
         match self.first {
             _ if self.decides => Readiness::Decides,
             _ if self.hears_enough => Readiness::Jumps,
             Some(at) if self.hears_most => {
+                let at = at.max(confirmed_at.unwrap_or(now));
                 let until = at.after(whole_wait(longest));
                 if until < now { Readiness::Jumps } else { Readiness::Rests(until) }
             }
@@ -132,4 +140,39 @@ impl Company {
 
 fn is_heard(name: &[u8], heard: &[OtherMaster]) -> bool {
     heard.iter().any(|other| other.name == name && other.is_heard())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Fence;
+    use crate::engine::node::shares::Footing;
+
+    const LONGEST: Millis = Millis::new(1_000);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    /// Regression: a master that started where it could reach no other waited by the clock.
+    #[test]
+    fn a_rest_counts_from_when_most_confirm_the_slots() {
+        let named = |name: &[u8; 2]| (name.to_vec(), vec![(1, 1)]);
+        let others = [b"bb", b"cc"].map(named).into();
+        let shares = Shares { own: vec![(0, 0)], others, ..Shares::default() };
+        let mut heard = OtherMaster::new(b"bb");
+        let footing = Footing { floor: Fence::ZERO, left: Millis::ZERO, longest: LONGEST };
+        heard.hear(footing, at(100));
+        heard.hear(footing, at(700));
+        let mut company = Company::new(false);
+        company.look(&shares, (&[], false), at(100));
+        assert_eq!(company.readiness((at(100), None), LONGEST), Readiness::Alone);
+        company.look(&shares, (&[heard], false), at(60_000));
+        let rests = |now, confirmed_at| company.readiness((at(now), confirmed_at), LONGEST);
+        let whole = whole_wait(LONGEST).get();
+        assert_eq!(rests(60_000, None), Readiness::Rests(at(60_000 + whole)));
+        assert_eq!(rests(70_000, Some(at(69_000))), Readiness::Rests(at(69_000 + whole)));
+        assert_eq!(rests(69_001 + whole, Some(at(69_000))), Readiness::Jumps);
+        assert_eq!(rests(101 + whole, Some(at(50))), Readiness::Jumps, "from the first look");
+    }
 }

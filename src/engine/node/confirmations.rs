@@ -71,6 +71,10 @@ pub(super) struct Confirmations {
     covered_until: Option<Instant>,
     /// Others may have decided before the first majority.
     doubts_first: bool,
+    /// When there was the first majority.
+    first_at: Option<Instant>,
+    /// It has started without a state file, and has heard of no electorate since.
+    may_have_lived_before: bool,
     /// The same of single slots that lack a majority.
     uncovered: BTreeMap<u16, Instant>,
     /// Of slots that the node has lost: up to when most masters had confirmed them.
@@ -130,6 +134,8 @@ impl Confirmations {
             silence: None,
             covered_until: None,
             doubts_first: false,
+            first_at: None,
+            may_have_lived_before: false,
             uncovered: BTreeMap::new(),
             ended: BTreeMap::new(),
         }
@@ -156,6 +162,21 @@ impl Confirmations {
     /// Notes that another master may decide in the node's slots before most masters confirm them.
     pub(super) const fn doubt_first(&mut self) {
         self.doubts_first = true;
+    }
+
+    /// Notes that the master found no state file. If others know it, it has lost that file.
+    pub(super) const fn may_have_lived_before(&mut self) {
+        self.may_have_lived_before = true;
+    }
+
+    /// Whether others may have decided before the first majority, which is still to come.
+    pub(super) const fn doubts_first(&self) -> bool {
+        self.doubts_first
+    }
+
+    /// When most masters first answered, if they have.
+    pub(super) const fn first_at(&self) -> Option<Instant> {
+        self.first_at
     }
 
     /// Whether another electorate may take the place of the present one.
@@ -298,13 +319,20 @@ impl Confirmations {
         Some((asked.unwrap_or(now), digest, told))
     }
 
-    /// Takes the electorates that another master knows, as in [`Succession::hear`].
+    /// Takes the electorates that another master knows, as in [`Succession::hear`]. If one of them
+    /// shows that this master has lost its state file, it does not know what it did before.
     pub(super) fn hear(
         &mut self,
         elector: &Elector,
         (told, digest): (Option<&Electorates>, u64),
         now: Instant,
     ) -> bool {
+        let had_another_life = |told: &Electorates| self.succession.had_another_life(told);
+        let tells = told.filter(|told| self.may_have_lived_before && !told.known.is_empty());
+        if let Some(told) = tells {
+            self.doubts_first |= had_another_life(told);
+            self.may_have_lived_before = false;
+        }
         let counts = self.succession.hear(elector, (told, digest), now);
         self.meet(now);
         if let Some(place) = self.place(elector) {
@@ -398,6 +426,9 @@ impl Confirmations {
         if self.panels.is_empty() || self.is_alone() {
             self.covered_until = None;
             self.uncovered.clear();
+            if !self.panels.is_empty() {
+                self.first_at.get_or_insert(now);
+            }
             let is_first = !self.panels.is_empty() && std::mem::take(&mut self.doubts_first);
             return (0..SLOTS).filter(|slot| is_first && decided.has(*slot)).collect();
         }
@@ -408,6 +439,7 @@ impl Confirmations {
         let since = self.most_since(counts, |voter| voter.steady_since);
         let mut broken = BTreeSet::new();
         if let (Some(until), Some(since)) = (until, since) {
+            self.first_at.get_or_insert(now);
             let is_first = std::mem::take(&mut self.doubts_first);
             if is_first || before.is_some_and(|before| before < since) {
                 broken.extend((0..SLOTS).filter(|slot| decided.has(*slot)));
@@ -441,6 +473,7 @@ impl Confirmations {
     pub(super) fn all_confirm(&mut self, now: Instant) {
         self.succession.agree();
         self.meet(now);
+        self.first_at = Some(Instant::default());
         for voter in &mut self.voters {
             (voter.asked, voter.lacks) = (Some(now), SlotSet::default());
         }
@@ -627,6 +660,32 @@ mod tests {
         told.doubt_first();
         assert_eq!(told.advance(&decided(), at(50)), [0, 1, 2, 3, 4]);
         assert!(told.advance(&decided(), at(60)).is_empty());
+    }
+
+    /// A second start may have its name, and not know what the first one did.
+    #[test]
+    fn who_has_lost_the_state_file_doubts_its_slots() {
+        let own = |life| Elector { life, ..elector(b"aa") };
+        let of = |life| {
+            let members = [own(life), elector(b"bb")].into();
+            let known = [Electorate { number: 3, origin: 5, members }].into();
+            Electorates { itself: elector(b"bb"), known, ..Electorates::default() }
+        };
+        let doubts = |is_first: bool, lives: &[u64]| {
+            let mut told = Confirmations::new(1, Electorates { itself: own(7), ..of(7) });
+            if is_first {
+                told.may_have_lived_before();
+            }
+            told.hear(&elector(b"bb"), (None, Electorates::default().digest()), at(10));
+            for life in lives {
+                told.hear(&elector(b"bb"), (Some(&of(*life)), of(*life).digest()), at(20));
+            }
+            told.doubts_first()
+        };
+        assert!(doubts(true, &[6]), "it had a vote");
+        assert!(!doubts(true, &[7]), "it has one");
+        assert!(!doubts(true, &[7, 6]), "only what is heard first is about its start");
+        assert!(!doubts(false, &[6]), "its server was reset, and has none of its slots");
     }
 
     #[test]

@@ -243,6 +243,13 @@ impl Succession {
         all.chain(masters.iter().filter_map(|name| self.elector(name))).collect()
     }
 
+    /// Whether this master had a vote in another life, as another one tells.
+    pub(super) fn had_another_life(&self, told: &Electorates) -> bool {
+        let itself = &self.electorates.itself;
+        let is_former = |one: &Elector| one.name == itself.name && one.life != itself.life;
+        told.known.iter().any(|one| one.members.iter().any(is_former))
+    }
+
     /// The master of this name, as it has last told of itself.
     pub fn elector(&self, name: &[u8]) -> Option<Elector> {
         let life = self.heard.get(name).map(|(life, _)| *life);

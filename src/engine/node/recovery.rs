@@ -39,6 +39,9 @@ pub struct Saved {
     /// The longest lease that may stand in its group, as a length, whenever this is read. Zero: the
     /// node does not rest on replicas.
     pub longest: Millis,
+    /// It is in a Cluster, and another master may decide in its slots, or have leases there, from
+    /// before most masters confirm that they are its own.
+    pub doubts: bool,
     /// How it stopped; `None` while it runs, and after a crash.
     pub stop: Option<Stopped>,
 }
@@ -228,6 +231,7 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
         longest: node
             .authority()
             .map_or(Millis::ZERO, |authority| authority.longest(loaded.clocks.now)),
+        doubts: false,
         stop: None,
     }
 }
@@ -311,6 +315,16 @@ fn todays(saved: &Saved, loaded: Loaded, instant: Instant) -> Instant {
 }
 
 impl Found {
+    /// Whether a master of a Cluster that starts with this may have been promoted, or have taken
+    /// slots, without having waited since: see [`Saved::doubts`].
+    pub(super) fn doubts(&self, lock_count: u64) -> bool {
+        match self {
+            Found::Present(saved) => saved.doubts || saved.was_replica,
+            Found::Missing => lock_count > 0,
+            Found::Damaged => true,
+        }
+    }
+
     /// Whether the node rested on replicas when it wrote this.
     pub fn was_in_group(&self) -> bool {
         !self.longest().is_zero()
@@ -384,6 +398,7 @@ mod tests {
             was_replica: false,
             nothing_counts_until: Instant::default(),
             longest: Millis::ZERO,
+            doubts: false,
             stop: None,
         }
     }

@@ -392,6 +392,18 @@ impl SlotTable {
         decided
     }
 
+    /// Whether any other master may have decided in one of its slots, or the node waits in one.
+    pub(super) fn has_doubts(&self) -> bool {
+        let is_doubted = |seen: &Move| seen.stage == MoveStage::Found || seen.until.is_some();
+        self.moves.values().any(|seen| seen.is_here() && is_doubted(seen))
+    }
+
+    /// How long a lease may stand, as the other masters report.
+    pub(super) fn longest_told(&self) -> Millis {
+        let told = self.others.iter().filter_map(|other| other.told);
+        told.map(|(_, told)| told.longest).max().unwrap_or_default()
+    }
+
     /// Notes that any other master may have decided in these slots.
     pub(super) fn doubt(&mut self, slots: Vec<u16>, now: Instant) {
         for slot in slots {

@@ -67,6 +67,11 @@ pub struct Slots {
     jumped_at: Option<Instant>,
     /// Its last report to the others, and when it was sent.
     told: Option<(Instant, Footing)>,
+    /// What the state file has as [`Saved::doubts`](super::Saved::doubts).
+    has_noted_doubts: bool,
+    /// A node that rests on replicas has not begun its wait anew since most masters first confirmed
+    /// its slots.
+    owes_wait: bool,
 }
 
 impl Slots {
@@ -81,6 +86,8 @@ impl Slots {
             pauses: Pauses::default(),
             jumped_at: None,
             told: None,
+            has_noted_doubts: false,
+            owes_wait: true,
         }
     }
 
@@ -95,10 +102,32 @@ impl Slots {
         self.compare(now);
     }
 
-    /// Notes that the node was promoted without replicas to rest on: its former master may decide
-    /// until most masters confirm this one, and not only until the promotion.
-    pub(super) const fn doubt_first(&mut self) {
+    /// Notes that another master may decide until most masters confirm this one: it was promoted,
+    /// and its former master may go on; or it does not know what it did before its start. The state
+    /// file has that.
+    pub(super) const fn doubt(&mut self) {
         self.confirmations.doubt_first();
+        self.has_noted_doubts = true;
+    }
+
+    /// As in [`Confirmations::may_have_lived_before`].
+    pub(super) const fn may_have_lived_before(&mut self) {
+        self.confirmations.may_have_lived_before();
+    }
+
+    /// What the state file must have: doubts before what follows from them, and their end last.
+    fn news(&mut self) -> Vec<Change> {
+        let doubts = self.confirmations.doubts_first() || self.table.has_doubts();
+        let had_doubts = std::mem::replace(&mut self.has_noted_doubts, doubts);
+        let electorates = self.confirmations.succession().news().map(Change::Electorates);
+        let begin = (doubts && !had_doubts).then_some(Change::Doubts(true));
+        let end = (!doubts && had_doubts).then_some(Change::Doubts(false));
+        begin.into_iter().chain(electorates).chain(end).collect()
+    }
+
+    /// As in [`Company::readiness`].
+    fn readiness(&self, now: Instant, longest: Millis) -> Readiness {
+        self.company.readiness((now, self.confirmations.first_at()), longest)
     }
 
     /// Compares what most masters confirm with what they did before.
@@ -180,6 +209,7 @@ impl Slots {
 
     /// Notes that the node waits in this slot.
     fn wait(&mut self, slot: u16, until: Instant) {
+        self.has_noted_doubts = true;
         if self.table.wait(slot, until) {
             self.epoch.owe();
         }
@@ -236,10 +266,22 @@ impl Node {
         self.slots.as_ref().map_or(0, |slots| slots.confirmations.electorate_count())
     }
 
-    /// What the state file must have of electorates before another message is sent.
-    pub fn news_of_electorates(&mut self) -> Option<Change> {
-        let news = self.slots.as_mut()?.confirmations.succession().news();
-        news.map(Change::Electorates)
+    /// What the state file must have of slots and electorates before another message is sent.
+    pub fn news_of_slots(&mut self) -> Vec<Change> {
+        self.slots.as_mut().map(|slots| slots.news()).unwrap_or_default()
+    }
+
+    /// Lets a node that rests on replicas begin its wait anew when most masters first confirm its
+    /// slots: until then, another master may have decided there.
+    fn wait_for_others(&mut self, now: Instant) {
+        if let Some(authority) = self.promises.authority_mut()
+            && let Some(slots) = &mut self.slots
+            && slots.owes_wait
+            && slots.confirmations.first_at().is_some()
+        {
+            slots.owes_wait = false;
+            authority.waits_for(slots.table.longest_told(), now);
+        }
     }
 
     /// Notes that the node cannot look at its slots, and so decides in all of them.
@@ -269,6 +311,7 @@ impl Node {
         if let Some(slots) = &mut self.slots {
             slots.see(shares, has_jumped(self.promises.highest()), now);
         }
+        self.wait_for_others(now);
     }
 
     /// Takes what the server tells of slots that it moves at once. Those that have left must be
@@ -332,7 +375,7 @@ impl Node {
 
     /// Answers another master's question for confirmation, just after the node has looked at its
     /// own slots; `None` if it has not yet since its start. It is not to be sent before the state
-    /// file has the [news](Node::news_of_electorates).
+    /// file has the [news](Node::news_of_slots).
     pub fn confirm(
         &mut self,
         name: &[u8],
@@ -343,6 +386,8 @@ impl Node {
         let elector = Elector { name: name.to_vec(), life: asked.life };
         slots.confirmations.hear(&elector, (asked.electorates.as_ref(), asked.digest), now);
         slots.compare(now);
+        self.wait_for_others(now);
+        let slots = self.slots.as_mut()?;
         let number = asked.number;
         let (its, lost, since) = slots.witness.confirm(name, (number, asked.since));
         let known = slots.confirmations.electorates();
@@ -356,6 +401,7 @@ impl Node {
         if let Some(slots) = &mut self.slots {
             slots.confirmed(name, told, now);
         }
+        self.wait_for_others(now);
     }
 
     /// Those of these slots that other masters have, or nobody.
@@ -403,7 +449,7 @@ impl Node {
     ) -> Option<Refusal> {
         let slots = self.slots.as_ref()?;
         let slot = slots.table.own().first()?;
-        match slots.company.readiness(now, self.longest(max_ttl, now)) {
+        match slots.readiness(now, self.longest(max_ttl, now)) {
             Readiness::Alone => Some(Refusal::SlotMoving { slot }),
             Readiness::Rests(until) if caution.quarantine => {
                 let (reason, left) = (QuarantineReason::OtherMaster, left(now, until));
@@ -437,7 +483,7 @@ impl Node {
         let now = clocks.now;
         let (longest, before) = (self.longest(max_ttl, now), self.promises.floor());
         let Some(slots) = &mut self.slots else { return Ok(Came::Decides(false)) };
-        match slots.company.readiness(now, longest) {
+        match slots.readiness(now, longest) {
             Readiness::Alone => return Ok(Came::Asks),
             Readiness::Rests(until) if caution.quarantine => {
                 return Ok(Came::Rests(left(now, until)));
@@ -502,7 +548,7 @@ impl Node {
     ) -> Option<(Vec<Vec<u8>>, Millis)> {
         let longest = self.longest(max_ttl, now);
         let slots = self.slots.as_mut()?;
-        let Readiness::Rests(until) = slots.company.readiness(now, longest) else { return None };
+        let Readiness::Rests(until) = slots.readiness(now, longest) else { return None };
         let silent = slots.company.news_of_silent(slots.table.others(), now);
         (!silent.is_empty()).then(|| (silent, left(now, until)))
     }
@@ -527,7 +573,7 @@ impl Node {
         }
         // The setting may have been lowered since.
         let longest = self.longest(max_ttl, now).max(now.until(self.promises.longest()));
-        let readiness = self.slots.as_ref().map(|slots| slots.company.readiness(now, longest));
+        let readiness = self.slots.as_ref().map(|slots| slots.readiness(now, longest));
         if let Some(Readiness::Alone | Readiness::Rests(_)) = readiness {
             left = left.max(SUPPORT.saturating_add(longest));
         }

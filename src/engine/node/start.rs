@@ -137,12 +137,29 @@ impl Node {
         if !caution.quarantine {
             recovery.quarantine = None;
         }
-        let saved = start(found, loaded, recovery, &self.promises);
+        let mut saved = start(found, loaded, recovery, &self.promises);
+        saved.doubts = self.doubts_at_start(found, loaded, caution);
         self.dating = saved.dating;
         self.is_always_durable = saved.is_always_durable;
         self.promises.keep(Ceilings::NONE);
         self.promises.recover(recovery);
         Some(Begun { saved, recovery, warning })
+    }
+
+    /// Lets a master of a Cluster doubt, if what it found requires that. Whether it does. One that
+    /// rests on replicas waits after each start, from when most masters confirm its slots.
+    fn doubts_at_start(&mut self, found: Found, loaded: Loaded, caution: Caution) -> bool {
+        let is_master = !loaded.is_replica && !self.rests_on_replicas();
+        let Some(slots) = self.slots.as_mut().filter(|_| is_master && caution.quarantine) else {
+            return false;
+        };
+        let doubts = found.doubts(loaded.lock_count);
+        if doubts {
+            slots.doubt();
+        } else if found == Found::Missing {
+            slots.may_have_lived_before();
+        }
+        doubts
     }
 
     /// A node that rested on replicas when it wrote its file, and does not now, starts like a
@@ -167,6 +184,8 @@ impl Node {
         self.is_replica = false;
         self.tally.decides = true;
         let waits = caution.waits_for_others();
+        let rests = self.rests_on_replicas();
+        let doubts = self.slots.as_mut().filter(|_| waits && !rests).map(|slots| slots.doubt());
         let mut recovery = promote(self.date(now), self.promises.highest(), max_ttl);
         if let Some(authority) = self.promises.authority_mut() {
             authority.appointed();
@@ -174,15 +193,11 @@ impl Node {
         let warning = self.warning(recovery, now, waits);
         if !waits {
             recovery.quarantine = None;
-        } else if !self.rests_on_replicas()
-            && let Some(slots) = &mut self.slots
-        {
-            slots.doubt_first();
         }
         self.promises.recover(recovery);
         let until = recovery.quarantine.map(|(until, _)| until);
         let used = Ceilings { fence: recovery.floor, lease: until.unwrap_or_default() };
-        (Change::Promoted { used, until }, warning)
+        (Change::Promoted { used, until, doubts: doubts.is_some() }, warning)
     }
 
     /// Notes that leases may have moved to other names: databases were swapped, or a lock is being
@@ -270,7 +285,7 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Inventory, Lease, Mode, Token};
+    use crate::engine::{Came, Electorates, Inventory, Lease, Mode, Shares, Stop, Token};
 
     const CLOCKS: Clocks =
         Clocks { now: Instant::from_millis(1_000), wall: UnixTime::from_millis(50_000) };
@@ -284,19 +299,7 @@ mod tests {
     }
 
     fn begin(node: &mut Node) {
-        let loaded = Loaded {
-            port: 7,
-            clocks: CLOCKS,
-            boot: 7,
-            lock_count: 1,
-            inventory: Inventory::default(),
-            was_read: true,
-            highest: Fence::ZERO,
-            is_always_durable: false,
-            is_replica: false,
-            max_ttl: Millis::new(500),
-        };
-        assert!(node.begin(loaded, CAUTION).is_some_and(|begun| begun.warning.is_some()));
+        assert!(node.begin(loaded(1, false), CAUTION).is_some_and(|begun| begun.warning.is_some()));
     }
 
     fn held() -> Lock {
@@ -323,6 +326,83 @@ mod tests {
         assert_eq!(removed(&mut node, 9_500, 2_000), recorded(9_500));
         let _ = node.demoted();
         assert_eq!(removed(&mut node, 9_900, 2_000), None, "its master records it");
+    }
+
+    fn loaded(lock_count: u64, is_replica: bool) -> Loaded {
+        Loaded {
+            port: 7,
+            clocks: CLOCKS,
+            boot: 7,
+            lock_count,
+            inventory: Inventory::default(),
+            was_read: true,
+            highest: Fence::ZERO,
+            is_always_durable: false,
+            is_replica,
+            max_ttl: Millis::new(500),
+        }
+    }
+
+    /// Regression: a promoted master forgot at a restart that its former master may go on.
+    #[test]
+    fn a_master_of_a_cluster_doubts_after_a_start_what_it_cannot_know() {
+        let begun = |found, loaded, replicas, caution| {
+            let mut node = Node::new();
+            node.rest_on(replicas);
+            node.join_cluster(7, Electorates::default());
+            node.found(Some(found), CLOCKS, 7);
+            let saved = node.begin(loaded, caution).expect("it keeps a file").saved;
+            assert_eq!(node.news_of_slots(), [], "the file has that");
+            (node, saved)
+        };
+        let saved = begun(Found::Missing, loaded(0, false), 0, CAUTION).1;
+        assert!(!saved.doubts, "it is the first start");
+        let doubts = |found, loaded| begun(found, loaded, 0, CAUTION).1.doubts;
+        let doubtful = Found::Present(Saved { doubts: true, ..saved });
+        let replica = Found::Present(Saved { was_replica: true, ..saved });
+        assert!(!doubts(Found::Present(saved), loaded(1, false)));
+        assert!(
+            doubts(Found::Missing, loaded(1, false)) && doubts(Found::Damaged, loaded(0, false))
+        );
+        assert!(doubts(doubtful, loaded(1, false)) && doubts(replica, loaded(1, false)));
+        assert!(!doubts(replica, loaded(1, true)), "it is one still");
+        assert!(!begun(doubtful, loaded(1, false), 2, CAUTION).1.doubts, "it waits in any case");
+        let reckless = Caution { quarantine: false, ..CAUTION };
+        assert!(!begun(doubtful, loaded(1, false), 0, reckless).1.doubts);
+        let mut promoted = begun(replica, loaded(1, true), 0, CAUTION).0;
+        promoted.rejoin_cluster(7);
+        let (change, _) = promoted.promoted(CLOCKS.now, Millis::new(500), CAUTION);
+        assert!(matches!(change, Change::Promoted { doubts: true, .. }));
+        assert_eq!(promoted.news_of_slots(), []);
+        // Most masters confirm its slots: it waits there, and then doubts no more.
+        let (mut node, _) = begun(doubtful, loaded(1, false), 0, CAUTION);
+        let shares = Shares { name: b"aa".to_vec(), own: vec![(3, 4)], ..Shares::default() };
+        let settings = (Millis::new(500), CAUTION);
+        let mut seen = Vec::new();
+        for now in (2_000..10_500).step_by(100) {
+            let now = Instant::from_millis(now);
+            node.see(&shares, now);
+            let came = [3, 4].map(|slot| {
+                loop {
+                    match node.come(slot, Clocks { now, ..CLOCKS }, settings) {
+                        Err(Stop::Persist(ceilings)) => drop(node.persisted(ceilings)),
+                        Err(Stop::Refused(refusal)) => panic!("{refusal}"),
+                        Ok(came) => break came,
+                    }
+                }
+            });
+            if node.owes_epoch(now) {
+                node.raised_epoch(true);
+            }
+            let waits = came.iter().any(|came| matches!(came, Came::Waits { .. }));
+            seen.push((waits, came, node.news_of_slots()));
+        }
+        let waited = seen.iter().filter(|(waits, ..)| *waits).count();
+        assert!((55..65).contains(&waited), "for {waited} tenths of a second");
+        let (_, came, news) =
+            seen.iter().find(|(.., news)| news.contains(&Change::Doubts(false))).expect("it ends");
+        assert!(came.iter().all(|came| matches!(came, Came::Decides(_))), "{came:?}");
+        assert_eq!(news.len(), 1);
     }
 
     #[test]

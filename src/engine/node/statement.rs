@@ -245,7 +245,7 @@ mod tests {
             let (until, _) = recovery.quarantine.expect("a promotion waits");
             self.waits_until = until;
             let used = Ceilings { fence: recovery.floor, lease: until };
-            self.statement.change(Change::Promoted { used, until: Some(until) });
+            self.statement.change(Change::Promoted { used, until: Some(until), doubts: false });
             self.write(disk);
         }
 

@@ -49,7 +49,7 @@ impl Cluster {
 
     /// Sends a command to some server, and where the servers then point to.
     pub(super) fn follow(&mut self, name: usize, args: &[&[u8]]) -> Reply {
-        let mut at = self.random.random_range(0..MASTERS);
+        let mut at = self.any_server();
         let mut is_asking = false;
         for _ in 0..4 {
             match self.request(at, name, is_asking, args) {
@@ -106,7 +106,8 @@ impl Cluster {
         }
         self.counts.grants += 1;
         self.fences[name] = fence;
-        self.holders[name] = Some(Holder { token, until });
+        let keeps = self.chance(40);
+        self.holders[name] = Some(Holder { token, until, keeps });
     }
 
     /// A move without faults must not keep a lock from being granted for long.
@@ -137,7 +138,7 @@ impl Cluster {
     }
 
     pub(super) fn extend(&mut self, name: usize, ttl: Millis) {
-        let Some(Holder { token, until }) = self.holders[name].clone() else { return };
+        let Some(Holder { token, until, keeps }) = self.holders[name].clone() else { return };
         let (sent_at, text) = (Instant::now(), ttl.get().to_string());
         let reply = self.follow(name, &[b"LOCK.EXTEND", NAMES[name], &token, text.as_bytes()]);
         self.note_refusal(name, &reply);
@@ -146,7 +147,7 @@ impl Cluster {
         {
             self.counts.extensions += 1;
             let until = until.max(sent_at + validity(ttl));
-            self.holders[name] = Some(Holder { token, until });
+            self.holders[name] = Some(Holder { token, until, keeps });
         }
     }
 
@@ -159,12 +160,13 @@ impl Cluster {
     pub(super) fn use_lock(&mut self) {
         let name = self.random.random_range(0..NAMES.len());
         let ttl = Millis::new([300, 1_000, MAX_TTL.get()][self.random.random_range(0..3)]);
-        let is_held = self.holders[name].as_ref().is_some_and(|it| Instant::now() < it.until);
+        let holder = self.holders[name].as_ref().filter(|it| Instant::now() < it.until);
+        let is_used = holder.is_some_and(|holder| !holder.keeps);
         match self.random.random_range(0..10) {
-            0..=2 if is_held => self.extend(name, ttl),
-            3..=4 if is_held => self.release(name),
+            0..=2 if is_used => self.extend(name, ttl),
+            3..=4 if is_used => self.release(name),
             9 => {
-                let at = self.random.random_range(0..MASTERS);
+                let at = self.any_server();
                 self.send(at, at, Mail::Acquire { name, ttl, sent_at: Instant::now() });
             }
             _ => self.acquire(name, ttl),
@@ -173,7 +175,7 @@ impl Cluster {
 
     /// A server deletes names that nobody has used for long.
     pub(super) fn forget_idle(&mut self) {
-        let at = self.random.random_range(0..MASTERS);
+        let at = self.any_server();
         if !self.is_able(at) || Instant::now() < self.masters[at].holds_until {
             return;
         }

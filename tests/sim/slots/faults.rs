@@ -1,21 +1,19 @@
 //! Masters that stop or hang.
 
-use std::ops::Range;
-
 use super::*;
 
 impl Cluster {
-    /// Whether each slot of this master is one that it decides in, or waits in, unless it found it.
-    /// One that stops before that takes the slot for its own.
+    /// Whether each slot of this master is one that it decides in, waits in, or doubts. One that
+    /// stops before that takes the slot for its own.
     pub(super) fn may_stop(&self, at: usize) -> bool {
         let master = &self.masters[at];
         let owns = |slot: &&u16| master.owners[*slot] == at;
         let slots: Vec<u16> = master.owners.keys().filter(owns).copied().collect();
         slots.iter().all(|slot| {
             master.node.decides_in(*slot)
-                || master.waits_in.contains(slot)
-                    && !master.found.contains(slot)
-                    && self.is_known_to_be_highest(at)
+                || master.is_doubting
+                || master.found.contains(slot) && master.has_looked
+                || master.waits_in.contains(slot) && self.is_known_to_be_highest(at)
                 || master.migrating.contains_key(slot)
         })
     }
@@ -23,7 +21,7 @@ impl Cluster {
     /// Whether no other master has as high an epoch, and those that run know this one's.
     fn is_known_to_be_highest(&self, at: usize) -> bool {
         let epoch = self.masters[at].epochs[at];
-        Cluster::others(at).all(|other| {
+        self.others(at).all(|other| {
             let its = &self.masters[other].epochs;
             its[other] < epoch && (!self.is_up(other) || its[at] == epoch)
         })
@@ -60,7 +58,7 @@ impl Cluster {
         let longest = if self.chance(50) { 25_000 } else { 6_000 };
         let mut side = BTreeSet::from([at]);
         if self.chance(50) {
-            side.insert((at + self.random.random_range(1..MASTERS)) % MASTERS);
+            side.insert(self.another(at));
         }
         self.note(at, &format!("{side:?} are cut off from the others"));
         self.parted = Some((side, Instant::now() + self.millis(100, longest)));
@@ -68,7 +66,7 @@ impl Cluster {
     }
 
     pub(super) fn do_harm(&mut self) {
-        let at = self.random.random_range(0..MASTERS);
+        let at = self.any_server();
         match self.random.random_range(0..11) {
             0..=2 if self.is_able(at) && self.may_stop(at) => {
                 let longest = if self.has_taken(at) { MAX_TTL.get() } else { 8_000 };
@@ -80,7 +78,7 @@ impl Cluster {
             }
             6 if self.taker.is_none() => {
                 let until = Instant::now() + self.millis(100, 8_000);
-                self.cut = Some((at, (at + 1) % MASTERS, until));
+                self.cut = Some((at, self.another(at), until));
             }
             7 if self.taker.is_none() => self.part(at),
             7 | 8 => {
@@ -98,7 +96,7 @@ impl Cluster {
     pub(super) fn hang(&mut self, at: usize, longest: u64) {
         let owns = |of: usize, slot: &u16| self.masters[of].owners[slot] == of;
         let claims = |of| moving().iter().any(|slot| owns(at, slot) && owns(of, slot));
-        if Cluster::others(at).any(claims) {
+        if self.others(at).any(claims) {
             return;
         }
         let (length, reads_in) = (self.millis(100, longest), self.millis(0, 90));
@@ -123,15 +121,15 @@ impl Cluster {
         let master = &mut self.masters[at];
         master.is_to_start_at = None;
         master.node.start_again();
-        let known = master.node.electorates();
-        master.node.engine.join_cluster(master.node.boot, known);
         (master.serves_from, master.heard_at) = (now + REJOINING, Some(now));
         (master.hands_over, master.holds_until) = (None, now);
         master.has_looked = false;
         master.waits_in.clear();
+        master.heard_from = [now; SERVERS];
         // A server takes each slot that no master has, if it has keys there.
         let left = master.node.locks.keys().map(|name| slot_of(name));
-        master.found = left.filter(|slot| master.owners[slot] == NOBODY).collect();
+        let takes = |slot: &u16| master.node.is_master() && master.owners[slot] == NOBODY;
+        master.found = left.filter(takes).collect();
         master.had_none = !master.owners.values().any(|owner| *owner == at);
         master.owners.extend(master.found.iter().map(|slot| (*slot, at)));
         self.counts.found += master.found.len() as u64;

@@ -12,10 +12,12 @@
 
 mod clients;
 mod faults;
+mod group;
 mod operator;
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use lockmod::engine::{
@@ -36,6 +38,8 @@ use crate::node::{Defect, End, Node, Persistence};
 use crate::{ROUNDS_MAX, first_seed, on_all_processors, simulate};
 
 const MASTERS: usize = 3;
+/// One of them may be a replica of another.
+const SERVERS: usize = MASTERS + 1;
 /// Two locks in one slot, and one in another.
 const NAMES: [&[u8]; 3] = [b"{a}1", b"{a}2", b"{b}"];
 const MAX_TTL: Millis = Millis::new(6_000);
@@ -93,6 +97,8 @@ struct Plan {
     node_timeout: Duration,
     /// How many masters have a slot that does not move. Whether the rest have any changes.
     settled: usize,
+    /// Which server is a replica at first.
+    replica: Option<usize>,
 }
 
 impl Plan {
@@ -102,7 +108,19 @@ impl Plan {
         let node_timeout = NODE_TIMEOUTS[seed as usize / 36 % 2];
         let delay_ms = delays[seed as usize / 4 % 3];
         let settled = if seed / 72 % 4 == 3 { MASTERS - 1 } else { MASTERS };
-        Plan { seed, broken, faults, delay_ms, node_timeout, settled }
+        // The first or the last, because of two names the smaller one gives way.
+        let replica = [None, None, None, Some(0), Some(SERVERS - 1)][seed as usize % 5];
+        let replica = replica.filter(|_| faults > 0);
+        Plan { seed, broken, faults, delay_ms, node_timeout, settled, replica }
+    }
+
+    fn servers(&self) -> Range<usize> {
+        0..MASTERS + usize::from(self.replica.is_some())
+    }
+
+    /// Those that are masters at first.
+    fn masters(&self) -> Vec<usize> {
+        self.servers().filter(|at| self.replica != Some(*at)).collect()
     }
 }
 
@@ -112,11 +130,21 @@ struct Master {
     node: Node,
     owners: BTreeMap<u16, usize>,
     /// The configuration epoch of each master, as far as this one knows.
-    epochs: [u64; MASTERS],
+    epochs: [u64; SERVERS],
+    /// Which servers it believes to be masters.
+    are_masters: [bool; SERVERS],
+    /// When it last heard from each.
+    heard_from: [Instant; SERVERS],
+    /// It was promoted, and has granted nothing yet.
+    is_doubting: bool,
+    /// Its replica that has taken its place, when the others hear of that.
+    replaced_by: Option<usize>,
+    /// When it has its master's latest locks.
+    replicates_at: Instant,
     /// The highest that it has heard of.
     current_epoch: u64,
     /// The slots that each master last said to have.
-    claimed: [BTreeSet<u16>; MASTERS],
+    claimed: [BTreeSet<u16>; SERVERS],
     importing: BTreeMap<u16, usize>,
     migrating: BTreeMap<u16, usize>,
     /// It holds back writes until then, and hands this slot over to this master at once.
@@ -140,7 +168,7 @@ struct Master {
     had_none: bool,
     greeted_at: Instant,
     /// The floor of each master, as it last heard.
-    heard_floors: [u64; MASTERS],
+    heard_floors: [u64; SERVERS],
     /// Slots in which it waits, as its state file says.
     waits_in: BTreeSet<u16>,
 }
@@ -151,6 +179,8 @@ struct Announcement {
     owner: usize,
     epoch: u64,
     slots: Vec<u16>,
+    /// It is a replica of this one.
+    follows: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -202,6 +232,8 @@ enum Reply {
 struct Holder {
     token: Vec<u8>,
     until: Instant,
+    /// It keeps the lock to the end of its lease.
+    keeps: bool,
 }
 
 /// A slot on its way.
@@ -263,6 +295,8 @@ struct Counts {
     stops: u64,
     hangs: u64,
     parted: u64,
+    promoted: u64,
+    replaced: u64,
 }
 
 struct Cluster {
@@ -296,12 +330,12 @@ fn name_of(master: usize) -> Vec<u8> {
 }
 
 fn number_of(name: &[u8]) -> usize {
-    (0..MASTERS).find(|master| name_of(*master) == name).expect("a master's name")
+    (0..SERVERS).find(|master| name_of(*master) == name).expect("a master's name")
 }
 
 /// A slot that a settled master has at first.
 fn home(master: usize) -> u16 {
-    (0..).find(|slot| usize::from(*slot) % MASTERS == master && !moving().contains(slot)).unwrap()
+    (0..).find(|slot| usize::from(*slot) % SERVERS == master && !moving().contains(slot)).unwrap()
 }
 
 /// The slots that move.
@@ -314,9 +348,9 @@ fn runs(slots: impl IntoIterator<Item = u16>) -> SlotRuns {
 }
 
 /// The node has heard every other master for long enough.
-fn hear_all(node: &mut Node, own: usize) {
+fn hear_all(node: &mut Node, others: impl Iterator<Item = usize>) {
     let footing = Footing { floor: Fence::ZERO, left: Millis::ZERO, longest: MAX_TTL };
-    for other in Cluster::others(own) {
+    for other in others {
         for at in [lockmod::engine::Instant::default(), node.clocks().now] {
             node.engine.hear(&name_of(other), footing, at);
         }
@@ -334,10 +368,14 @@ impl Cluster {
         let mut random = StdRng::seed_from_u64(plan.seed);
         let kinds = [Persistence::Nothing, Persistence::Snapshots, Persistence::Always];
         let now = Instant::now();
-        let owners: BTreeMap<u16, usize> = (0..plan.settled)
-            .map(|master| (home(master), master))
-            .chain(moving().into_iter().map(|slot| (slot, random.random_range(0..MASTERS))))
+        let at_first = plan.masters();
+        let any = |slot| (slot, at_first[random.random_range(0..MASTERS)]);
+        let owners: BTreeMap<u16, usize> = at_first[..plan.settled]
+            .iter()
+            .map(|master| (home(*master), *master))
+            .chain(moving().into_iter().map(any))
             .collect();
+        let followed = at_first[plan.seed as usize % MASTERS];
         // A lease that moves is dated by wall clocks, so all masters agree on the time.
         let then = Duration::from_micros(random.random_range(1 << 32..1 << 33));
         let fast_ppm = random.random_range(-FAST_PPM_MAX..=FAST_PPM_MAX);
@@ -345,15 +383,25 @@ impl Cluster {
             let clock = Clock::new(then, fast_ppm);
             let kind = kinds[random.random_range(0..kinds.len())];
             let offer = Offer { has_lines: true, grants: true, max_waiters: 1_000 };
-            let terms = (offer, Member::new(number, 0, None), MAX_TTL);
+            let follows = (plan.replica == Some(number)).then_some(followed);
+            let terms = (offer, Member::new(number, 0, follows), MAX_TTL);
             let mut node = Node::start(number, clock, kind, terms, Defect::None);
             node.engine.join_cluster(node.boot, Electorates::default());
-            hear_all(&mut node, number);
+            node.is_in_cluster = true;
+            hear_all(&mut node, at_first.iter().copied().filter(|other| *other != number));
             Master {
                 node,
                 owners: owners.clone(),
-                epochs: std::array::from_fn(|other| other as u64 + 1),
-                current_epoch: MASTERS as u64,
+                epochs: std::array::from_fn(|other| match plan.replica {
+                    Some(replica) if other == replica => 0,
+                    _ => other as u64 + 1,
+                }),
+                are_masters: std::array::from_fn(|other| at_first.contains(&other)),
+                heard_from: [now; SERVERS],
+                is_doubting: false,
+                replaced_by: None,
+                replicates_at: now,
+                current_epoch: plan.servers().len() as u64,
                 claimed: Default::default(),
                 importing: BTreeMap::new(),
                 migrating: BTreeMap::new(),
@@ -370,11 +418,11 @@ impl Cluster {
                 found: BTreeSet::new(),
                 had_none: false,
                 greeted_at: now,
-                heard_floors: [0; MASTERS],
+                heard_floors: [0; SERVERS],
                 waits_in: BTreeSet::new(),
             }
         };
-        let masters = (0..MASTERS).map(master).collect();
+        let masters = plan.servers().map(master).collect();
         Cluster {
             plan,
             random,
@@ -425,21 +473,50 @@ impl Cluster {
         self.is_up(at) && self.masters[at].hangs_until <= Instant::now()
     }
 
-    fn others(at: usize) -> impl Iterator<Item = usize> {
-        (0..MASTERS).filter(move |other| *other != at)
+    fn servers(&self) -> Range<usize> {
+        self.plan.servers()
+    }
+
+    fn others(&self, at: usize) -> impl Iterator<Item = usize> + use<> {
+        self.servers().filter(move |other| *other != at)
+    }
+
+    /// Those that are masters now.
+    fn masters(&self) -> std::vec::IntoIter<usize> {
+        let masters = self.servers().filter(|at| self.masters[*at].node.is_master());
+        masters.collect::<Vec<_>>().into_iter()
+    }
+
+    fn any_server(&mut self) -> usize {
+        self.random.random_range(self.servers())
+    }
+
+    fn another(&mut self, at: usize) -> usize {
+        let count = self.servers().len();
+        (at + self.random.random_range(1..count)) % count
+    }
+
+    /// `None`: it is a replica.
+    fn another_master(&mut self, at: usize) -> Option<usize> {
+        Some(self.another(at)).filter(|other| self.masters[*other].node.is_master())
+    }
+
+    /// Whether all masters believe that this one has the slot.
+    fn is_agreed(&self, slot: u16, at: usize) -> bool {
+        self.masters().all(|other| self.masters[other].owners[&slot] == at)
     }
 
     async fn step(&mut self) {
         let pause = self.millis(1, 60);
         sleep(pause).await;
         let now = Instant::now();
-        for at in 0..MASTERS {
+        for at in self.servers() {
             if self.masters[at].is_to_start_at.is_some_and(|back_at| back_at <= now) {
                 self.start_again(at);
             }
         }
         self.deliver();
-        for at in 0..MASTERS {
+        for at in self.servers() {
             if self.is_able(at) && self.masters[at].ticked_at + TICK <= now {
                 self.masters[at].ticked_at = now;
                 self.tick(at);
@@ -467,7 +544,7 @@ impl Cluster {
                 self.forget_idle();
             }
             if self.chance(1) {
-                let at = self.random.random_range(0..MASTERS);
+                let at = self.any_server();
                 if self.is_able(at) {
                     self.masters[at].node.save();
                 }
@@ -475,7 +552,8 @@ impl Cluster {
             if self.chance(self.plan.faults) {
                 self.do_harm();
             }
-            if !(0..MASTERS).all(|at| self.is_up(at)) && self.chance(3) {
+            self.look_after_group();
+            if !self.servers().all(|at| self.is_up(at)) && self.chance(3) {
                 self.fix();
                 self.take_all();
             }
@@ -501,7 +579,10 @@ impl Cluster {
             self.step().await;
             self.fix();
             self.agree();
-            if !is_quiet && self.moves.is_empty() && self.masters.iter().all(|it| it.has_looked) {
+            if !is_quiet
+                && self.moves.is_empty()
+                && self.masters().all(|it| self.masters[it].has_looked)
+            {
                 for master in &mut self.masters {
                     master.importing.clear();
                     master.migrating.clear();
@@ -545,7 +626,7 @@ impl Counts {
         }
     }
 
-    fn all_mut(&mut self) -> [(&'static str, &mut u64); 19] {
+    fn all_mut(&mut self) -> [(&'static str, &mut u64); 21] {
         [
             ("grants", &mut self.grants),
             ("grants on the way", &mut self.grants_on_the_way),
@@ -566,6 +647,8 @@ impl Counts {
             ("stops", &mut self.stops),
             ("hangs", &mut self.hangs),
             ("parted", &mut self.parted),
+            ("promoted", &mut self.promoted),
+            ("replaced", &mut self.replaced),
         ]
     }
 }
@@ -655,8 +738,8 @@ fn a_master_that_believes_who_takes_a_slot_late_is_caught() {
 
 #[test]
 fn a_master_that_asks_nobody_whether_its_slots_are_its_own_is_caught() {
-    // Hardly one seed in a thousand finds it: the search begins a little before one that does.
-    must_be_caught_from(700, Broken::AsksNobody, OVERLAP);
+    // One seed in three hundred finds it: the search begins a little before one that does.
+    must_be_caught_from(250, Broken::AsksNobody, OVERLAP);
 }
 
 #[test]

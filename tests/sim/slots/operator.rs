@@ -8,10 +8,8 @@ impl Cluster {
     fn movable(&mut self) -> Option<(u16, usize, usize)> {
         let slots: Vec<u16> = moving().into_iter().collect();
         let slot = slots[self.random.random_range(0..slots.len())];
-        let is_agreed = |at: &usize| {
-            self.is_able(*at) && self.masters.iter().all(|master| master.owners[&slot] == *at)
-        };
-        let from = (0..MASTERS).find(is_agreed)?;
+        let is_agreed = |at: &usize| self.is_able(*at) && self.is_agreed(slot, *at);
+        let from = self.masters().find(is_agreed)?;
         let hands_over = |one: &Master| one.hands_over.map(|(slot, _)| slot);
         let mut handed = self.masters.iter().filter_map(hands_over);
         let is_busy = match self.plan.faults {
@@ -23,7 +21,7 @@ impl Cluster {
         if is_busy || !self.masters[from].node.decides_in(slot) {
             return None;
         }
-        Some((slot, from, (from + self.random.random_range(1..MASTERS)) % MASTERS))
+        Some((slot, from, self.another_master(from)?))
     }
 
     /// Redis 8.4 and Valkey 9: the servers move a slot with all its keys.
@@ -94,10 +92,8 @@ impl Cluster {
         if at == NOBODY {
             return;
         }
-        let is_agreed = (0..MASTERS).all(|other| {
-            let master = &self.masters[other];
-            self.is_able(other) && master.has_looked && master.owners[&slot] == at
-        });
+        let is_ready = |other: usize| self.is_able(other) && self.masters[other].has_looked;
+        let is_agreed = self.is_agreed(slot, at) && self.masters().all(is_ready);
         let is_busy = self.moves.iter().any(|one| one.slot == slot);
         let decides = self.masters[at].node.decides_in(slot);
         // Also in the middle of a move that its source has noticed.
@@ -106,10 +102,11 @@ impl Cluster {
             return;
         }
         // All have had the time to look whose it is.
-        (0..MASTERS).for_each(|other| self.look(other));
+        self.masters().for_each(|other| self.look(other));
         self.moves.retain(|one| one.slot != slot);
         self.note(at, &format!("gives slot {slot} up"));
         for master in &mut self.masters {
+            // A replica hears of no slot that nobody has.
             master.owners.insert(slot, NOBODY);
             master.importing.remove(&slot);
             master.migrating.remove(&slot);
@@ -118,7 +115,8 @@ impl Cluster {
             // Long enough for another master to wait, and grant.
             self.stop(at, 50..18_000);
         }
-        let to = (at + self.random.random_range(1..MASTERS)) % MASTERS;
+        let others = self.masters().filter(|other| *other != at).collect::<Vec<_>>();
+        let to = others[self.random.random_range(0..others.len())];
         let now = Instant::now() + self.millis(1, 1_000);
         let run = self.masters[to].node.run;
         let source_run = leaves.then_some(self.masters[at].node.run);
@@ -160,6 +158,10 @@ impl Cluster {
             Step::StableAtTarget => to,
             _ => from,
         };
+        if step == Step::Add && !self.masters[to].node.is_master() {
+            self.give_away(one);
+            return None;
+        }
         // Its module looks at its slots a tenth of a second after its start.
         if !self.is_able(at) || !self.masters[at].has_looked {
             return None;
@@ -204,7 +206,7 @@ impl Cluster {
                 Step::AssignElsewhere
             }
             Step::AssignElsewhere => {
-                for third in Cluster::others(from).filter(|third| *third != to) {
+                for third in self.others(from).filter(|third| *third != to) {
                     if self.is_able(third) && self.masters[to].owners[&slot] == to {
                         self.masters[third].owners.insert(slot, to);
                         self.masters[third].claimed[to].insert(slot);
@@ -257,12 +259,26 @@ impl Cluster {
         })
     }
 
+    /// Gives a slot that no master has to one that may not know who had it, by the next step.
+    fn give_away(&mut self, one: &mut Move) {
+        if !self.servers().all(|at| self.is_able(at)) {
+            return;
+        }
+        let highest = |master: &Master| master.node.engine.promises().highest().get();
+        let highest = self.masters.iter().map(highest).max().unwrap_or(0);
+        let Some(to) = self.masters().next() else { return };
+        self.masters[to].node.raise_floor(highest);
+        (one.to, one.run) = (to, self.masters[to].node.run);
+        one.waits_until = Some(Instant::now() + Duration::from(MAX_TTL));
+        one.source_run = None;
+    }
+
     /// Gives a slot that no master has to the one that had it, by the next step. It may not know
     /// any more that another master decided there.
     fn give_back(&mut self, one: &mut Move) {
         let run = self.masters[one.from].node.run;
         if one.source_run.is_some_and(|known| known != run) {
-            if !(0..MASTERS).all(|at| self.is_able(at)) {
+            if !self.servers().all(|at| self.is_able(at)) {
                 return;
             }
             let highest = |master: &Master| master.node.engine.promises().highest().get();
@@ -278,8 +294,7 @@ impl Cluster {
     /// takes another slot, it claims these again, with the highest epoch.
     pub(super) fn claims_more(&self, at: usize) -> bool {
         let claims = |slot: &u16| self.masters[at].owners[slot] == at;
-        let is_agreed = |slot: &u16| self.masters.iter().all(|other| other.owners[slot] == at);
-        moving().iter().any(|slot| claims(slot) && !is_agreed(slot))
+        moving().iter().any(|slot| claims(slot) && !self.is_agreed(*slot, at))
     }
 
     /// `MIGRATE`, one key. A target that hangs reads the key when it goes on; the operator then
@@ -332,15 +347,18 @@ impl Cluster {
     pub(super) fn fix(&mut self) {
         let slots: Vec<u16> = moving().into_iter().collect();
         let slot = slots[self.random.random_range(0..slots.len())];
-        let to = self.random.random_range(0..MASTERS);
-        let mut owners = (0..MASTERS).filter(|at| self.masters[*at].owners[&slot] == *at);
-        if self.masters[to].owners[&slot] == NOBODY {
+        let to = self.any_server();
+        // Nobody there knows of a replica that was promoted while it was cut off.
+        let living: Vec<_> =
+            self.masters().filter(|at| self.is_up(*at) && !self.is_hidden(*at, to)).collect();
+        let mut owners = living.iter().filter(|at| self.masters[**at].owners[&slot] == **at);
+        let is_master = self.masters[to].node.is_master();
+        if !is_master || self.masters[to].owners[&slot] == NOBODY {
             return;
         }
-        if !self.is_able(to) || !self.masters[to].has_looked || owners.any(|at| self.is_up(at)) {
+        if !self.is_able(to) || !self.masters[to].has_looked || owners.next().is_some() {
             return;
         }
-        let living: Vec<_> = (0..MASTERS).filter(|at| self.is_up(*at)).collect();
         let is_majority = 2 * living.len() > MASTERS;
         if !self.knows_epochs(to)
             || !is_majority
@@ -377,8 +395,8 @@ impl Cluster {
     /// The last living master takes every slot of the others by force, also those that give them a
     /// say. When they start, they agree with each other that the slots are still theirs.
     pub(super) fn take_all(&mut self) {
-        let Some(to) = (0..MASTERS).find(|at| self.is_up(*at)) else { return };
-        let is_last = Cluster::others(to).all(|at| !self.is_up(at));
+        let Some(to) = self.masters().find(|at| self.is_up(*at)) else { return };
+        let is_last = self.others(to).all(|at| !self.is_up(at));
         let master = &self.masters[to];
         let is_half_done = self.moves.iter().any(|one| one.step == Step::Add);
         let is_moving =
@@ -404,7 +422,7 @@ impl Cluster {
         // It has waited, and grants, when it stops and the others start.
         let stops_at = now + self.millis(12_000, 16_000);
         self.taker = Some((to, stops_at));
-        for other in Cluster::others(to) {
+        for other in self.others(to) {
             self.masters[other].is_to_start_at = Some(stops_at + self.millis(0, 1_500));
         }
     }
@@ -415,7 +433,7 @@ impl Cluster {
     pub(super) fn agree(&mut self) {
         for slot in self.masters[0].owners.keys().copied().collect::<Vec<_>>() {
             let owns = |at: &usize| self.masters[*at].owners[&slot] == *at;
-            let owners: Vec<usize> = (0..MASTERS).filter(owns).collect();
+            let owners: Vec<usize> = self.servers().filter(owns).collect();
             if let [owner] = owners[..] {
                 for master in &mut self.masters {
                     master.owners.insert(slot, owner);
@@ -427,7 +445,8 @@ impl Cluster {
 
     /// Whether it has heard of the last epoch of each other master.
     fn knows_epochs(&self, at: usize) -> bool {
-        Cluster::others(at).all(|it| self.masters[at].epochs[it] == self.masters[it].epochs[it])
+        let mut others = self.others(at).filter(|other| !self.is_hidden(*other, at));
+        others.all(|it| self.masters[at].epochs[it] == self.masters[it].epochs[it])
     }
 
     /// The master that took all stops. It is started again within the longest lease: see "Whoever
@@ -451,6 +470,6 @@ impl Cluster {
     pub(super) fn has_taken(&self, at: usize) -> bool {
         let owners = &self.masters[at].owners;
         let is_told = |other: usize| self.masters[other].owners == *owners;
-        self.taker.is_some_and(|(taker, _)| taker == at) && !Cluster::others(at).all(is_told)
+        self.taker.is_some_and(|(taker, _)| taker == at) && !self.others(at).all(is_told)
     }
 }

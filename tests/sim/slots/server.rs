@@ -71,17 +71,28 @@ impl Cluster {
             Mail::Announced(said) => {
                 let (now, master) = (Instant::now(), &mut self.masters[to]);
                 master.heard_at = Some(now);
+                master.heard_from[from] = now;
+                if said.follows.is_some() {
+                    master.are_masters[from] = false;
+                    return;
+                }
                 // What a third master says of it counts only with a later epoch.
                 if said.owner != from && said.epoch <= master.epochs[said.owner] {
                     return;
                 }
+                master.are_masters[said.owner] = true;
                 master.claimed[said.owner] = said.slots.iter().copied().collect();
                 if said.owner == from {
                     self.correct(to, &said);
                     self.resolve_collision(to, &said);
                 }
+                let owner = said.owner;
                 let lost = self.masters[to].learn(to, said);
-                lost.into_iter().for_each(|slot| self.lose(to, slot));
+                if !lost.is_empty() && self.is_replaced(to, owner) {
+                    self.follow_successor(to, owner);
+                } else {
+                    lost.into_iter().for_each(|slot| self.lose(to, slot));
+                }
             }
             Mail::Acquire { name, ttl, sent_at } => self.try_at(to, name, ttl, sent_at),
             Mail::TakeOver { slot, keys, until } => self.take_over((from, to), slot, keys, until),
@@ -144,7 +155,7 @@ impl Cluster {
 
     pub(super) fn announce(&mut self, at: usize) {
         let said = self.masters[at].announcement(at);
-        for other in Cluster::others(at) {
+        for other in self.others(at) {
             self.send(at, other, Mail::Announced(said.clone()));
         }
     }
@@ -201,18 +212,26 @@ impl Cluster {
             master.node.engine.move_at_once(MoveAtOnce::LeavesNot, &runs([slot]), None);
         }
         master.node.retry_state();
+        let is_master = master.node.is_master();
+        if !is_master && !master.node.engine.has_looked() {
+            return;
+        }
         if !master.node.engine.has_moving_slots() && now < master.looked_at + PAUSE {
             return;
         }
         master.looked_at = now;
         self.look(at);
+        if !is_master {
+            return;
+        }
         self.come_to_all(at);
         let node = &mut self.masters[at].node;
         let owes_epoch = node.engine.owes_epoch(node.clocks().now);
         if owes_epoch {
             self.raise_epoch(at);
+            let others = self.others(at);
             let master = &mut self.masters[at];
-            let highest = Cluster::others(at).map(|other| master.epochs[other]).max();
+            let highest = others.map(|other| master.epochs[other]).max();
             let is_highest = Some(master.epochs[at]) > highest || broken != Broken::Nothing;
             master.node.engine.raised_epoch(is_highest);
         }
@@ -224,7 +243,7 @@ impl Cluster {
                 told.floor = Fence::ZERO;
             }
             let text = SlotMessage::Report(told).to_string();
-            for other in Cluster::others(at) {
+            for other in self.others(at) {
                 self.send(at, other, Mail::Text(text.clone()));
             }
         }
@@ -233,7 +252,11 @@ impl Cluster {
     pub(super) fn hear(&mut self, from: usize, to: usize, message: &[u8]) {
         let (name, broken) = (name_of(from), self.plan.broken);
         let (now, boot) = (self.masters[to].node.clocks().now, self.masters[to].node.boot);
-        let engine = &mut self.masters[to].node.engine;
+        let node = &mut self.masters[to].node;
+        let (is_master, can_answer) =
+            (node.is_master(), node.is_master() || node.engine.has_looked());
+        let has_vote = node.engine.electorates().is_some_and(|told| !told.known.is_empty());
+        let engine = &mut node.engine;
         match read_message(message).expect("a master wrote it") {
             SlotMessage::Report(footing) => {
                 engine.hear(&name, footing, now);
@@ -248,6 +271,9 @@ impl Cluster {
                     engine.answered(&name, number, &answer, now);
                 }
             }
+            SlotMessage::Answer { .. } | SlotMessage::Confirmation(_) if !is_master => {}
+            SlotMessage::Question { .. } if !can_answer => {}
+            SlotMessage::ConfirmQuestion(_) if !can_answer && !has_vote => {}
             SlotMessage::Answer { number, answer } => {
                 self.masters[to].heard_floors[from] = answer.footing.floor.get();
                 self.look(to);
@@ -257,7 +283,7 @@ impl Cluster {
             SlotMessage::ConfirmQuestion(asked) => {
                 self.look(to);
                 let told = self.masters[to].node.engine.confirm(&name, &asked, now);
-                if let Some(told) = told.filter(|_| self.keep_electorates(to)) {
+                if let Some(told) = told.filter(|_| self.keep_news(to)) {
                     let text = SlotMessage::Confirmation(told).to_string();
                     self.send(to, from, Mail::Text(text));
                 }
@@ -265,7 +291,7 @@ impl Cluster {
             SlotMessage::Confirmation(told) => {
                 self.look(to);
                 self.masters[to].node.engine.confirmed(&name, &told, now);
-                self.keep_electorates(to);
+                self.keep_news(to);
                 self.come_to_all(to);
             }
             SlotMessage::Question { number, passage, slots } => {
@@ -305,9 +331,9 @@ impl Cluster {
         let node = &mut self.masters[at].node;
         let asked_at = node.clocks().now;
         let asked = node.engine.confirm_question(asked_at);
-        if let Some(asked) = asked.filter(|_| self.keep_electorates(at)) {
+        if let Some(asked) = asked.filter(|_| self.keep_news(at)) {
             let text = SlotMessage::ConfirmQuestion(asked).to_string();
-            Cluster::others(at).for_each(|other| self.send(at, other, Mail::Text(text.clone())));
+            self.others(at).for_each(|other| self.send(at, other, Mail::Text(text.clone())));
         }
         let node = &mut self.masters[at].node;
         for Question { master, number, passage, slots } in node.engine.questions(asked_at) {
@@ -316,14 +342,16 @@ impl Cluster {
         }
     }
 
-    /// Records which electorates the node knows, if that has changed. Whether the file has them.
-    fn keep_electorates(&mut self, at: usize) -> bool {
+    /// Records what the node must not forget of slots and electorates. Whether the file has it.
+    fn keep_news(&mut self, at: usize) -> bool {
         let node = &mut self.masters[at].node;
-        node.engine.news_of_electorates().is_none_or(|change| node.change_state(change).is_ok())
+        let news = node.engine.news_of_slots();
+        news.into_iter().fold(true, |is_kept, change| node.change_state(change).is_ok() && is_kept)
     }
 
     pub(super) fn look(&mut self, at: usize) {
-        let mut shares = self.masters[at].shares(at);
+        let others: Vec<usize> = self.others(at).collect();
+        let mut shares = self.masters[at].shares(at, &others);
         if self.plan.broken == Broken::HidesMoves {
             shares.importing.clear();
             shares.migrating.clear();
@@ -332,7 +360,7 @@ impl Cluster {
         master.has_looked = true;
         let now = master.node.clocks().now;
         master.node.engine.see(&shares, now);
-        self.keep_electorates(at);
+        self.keep_news(at);
         let master = &mut self.masters[at];
         if self.plan.broken == Broken::AsksNobody {
             let [number, since] = [now, lockmod::engine::Instant::default()]
@@ -348,7 +376,7 @@ impl Cluster {
             let electorates = Some(Electorates { known, ..Electorates::default() });
             let (life, digest) = (1, 0);
             let told = Confirmation { number, since, slots, lost, life, digest, electorates };
-            for other in Cluster::others(at) {
+            for other in others {
                 master.node.engine.confirmed(&name_of(other), &told, now);
             }
         }
@@ -372,6 +400,7 @@ impl Cluster {
             Came::Decides(_) => {
                 master.waits_in.remove(&slot);
                 master.found.remove(&slot);
+                master.is_doubting &= !master.node.engine.unsettled_slots().is_empty();
                 Ok(())
             }
             Came::Rests(left) => {
@@ -391,7 +420,7 @@ impl Cluster {
 impl Master {
     /// Takes an announcement. Returns the slots that this master has lost.
     pub(super) fn learn(&mut self, own: usize, said: Announcement) -> Vec<u16> {
-        let Announcement { owner, epoch, slots } = said;
+        let Announcement { owner, epoch, slots, .. } = said;
         if owner == own || epoch < self.epochs[owner] {
             return Vec::new();
         }
@@ -419,13 +448,16 @@ impl Master {
 
     pub(super) fn announcement(&self, owner: usize) -> Announcement {
         let slots = self.owners.iter().filter(|(_, its)| **its == owner).map(|(slot, _)| *slot);
-        Announcement { owner, epoch: self.epochs[owner], slots: slots.collect() }
+        let follows = self.node.member.follows.filter(|_| owner == self.node.number);
+        Announcement { owner, epoch: self.epochs[owner], slots: slots.collect(), follows }
     }
 
     /// What `CLUSTER NODES` shows.
-    pub(super) fn shares(&self, own: usize) -> Shares {
+    pub(super) fn shares(&self, own: usize, others: &[usize]) -> Shares {
         let of = |owner| runs(self.announcement(owner).slots);
-        let others = Cluster::others(own).map(|other| (name_of(other), of(other)));
+        let (others, replicas): (Vec<usize>, Vec<usize>) =
+            others.iter().partition(|other| self.are_masters[**other]);
+        let others = others.into_iter().map(|other| (name_of(other), of(other)));
         let (idle, others): (Vec<_>, Vec<_>) = others.partition(|(_, slots)| slots.is_empty());
         let names = |slots: &BTreeMap<u16, usize>| {
             slots.iter().map(|(slot, other)| (*slot, name_of(*other))).collect()
@@ -440,7 +472,7 @@ impl Master {
             idle: idle.into_iter().map(|(name, _)| name).collect(),
             importing: names(&self.importing),
             migrating: names(&self.migrating),
-            replicas: Vec::new(),
+            replicas: replicas.into_iter().map(name_of).collect(),
         }
     }
 }
