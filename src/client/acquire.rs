@@ -15,10 +15,11 @@ use super::error::{AcquireError, AcquireReport, WithError};
 use super::guard::{Guard, Known};
 use super::inbox::{Arrival, Inbox, RequestKind};
 use super::lease::Lease;
+use super::lease_rules::{LeaseOptions, LeasePlan};
 use super::packet::Packet;
 use super::printable::{InShort, Printable};
 use super::reading::{acquire_vote, lock_info};
-use super::settings::{LeaseOptions, LeasePlan, check_label, check_name};
+use super::settings::{check_label, check_name};
 use super::vote::Vote;
 use super::waiter::Waiter;
 use crate::engine::{

@@ -16,10 +16,10 @@ use super::core::{Core, STRAGGLERS};
 use super::error::{ExtendError, Lost, ReleaseError};
 use super::inbox::{Arrival, Inbox, RequestKind};
 use super::keeper::{Kept, Slot};
+use super::lease_rules::{LeaseOptions, LeasePlan};
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::printable::{InShort, Printable};
 use super::reading::{extend_vote, extend_vote_of_one, release_vote};
-use super::settings::{LeaseOptions, LeasePlan};
 use super::vote::{NodeReport, Vote};
 use super::world::{earliest, latest};
 use crate::engine::{

@@ -39,6 +39,7 @@ mod inbox;
 mod inspect;
 mod keeper;
 mod lease;
+mod lease_rules;
 mod length;
 mod link;
 mod links;
@@ -89,6 +90,10 @@ pub(crate) use inbox::NO_ANSWER;
 #[cfg(feature = "cli")]
 pub(crate) use inspect::LISTED_MAX;
 pub use inspect::{NodeInfo, NodeLocks};
+#[cfg(feature = "cli")]
+pub(crate) use lease_rules::TIMEOUTS_PER_TTL;
+#[doc(hidden)]
+pub use lease_rules::{LengthUnit, TTL_MIN};
 #[doc(hidden)]
 pub use length::Length;
 pub use locker::Locker;
@@ -96,11 +101,9 @@ pub use many::{AcquireMany, Guards};
 pub use node_status::{Excess, FailingMaster, NodeStatus, ReplicaStatus, SlotShare, Support};
 #[cfg(feature = "cli")]
 pub(crate) use printable::{Printable, PrintableName, is_plain};
-#[cfg(feature = "cli")]
-pub(crate) use settings::TIMEOUTS_PER_TTL;
-#[doc(hidden)]
-pub use settings::{LengthUnit, OptionRanges, TTL_MAX_DEFAULT, TTL_MIN};
 pub use settings::{LockerBuilder, NAME_MAX};
+#[doc(hidden)]
+pub use settings::{OptionRanges, TTL_MAX_DEFAULT};
 pub use survey::{LockSurvey, NodeSurvey, Survey};
 #[doc(hidden)]
 pub use vote::Summary;

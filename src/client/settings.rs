@@ -7,68 +7,19 @@ use std::time::Duration;
 
 use super::destination::Destination;
 use super::error::BuildError;
-use super::length::Length;
+use super::lease_rules::{LeaseOptions, LeasePlan, LeaseRules, LengthUnit, TIMEOUTS_PER_TTL};
 use super::node_url;
 use super::printable::Printable;
 use super::tls::{Pem, Tls};
-use crate::engine::{LABEL_MAX, Millis, NODES_MAX, Quorum, Schedule, TOKEN_MAX, Terms};
+use crate::engine::{LABEL_MAX, NODES_MAX, Quorum, TOKEN_MAX};
 use crate::wire::resp::STRING_MAX;
 
 /// The default length of a lease.
 const TTL_DEFAULT: Duration = Duration::from_secs(30);
-/// The shortest ttl: below it, drift allowance and timers leave nothing to work with.
-pub const TTL_MIN: Duration = Duration::from_millis(20);
 /// The longest ttl of a node with default settings (`lockmod.max-ttl`).
 pub const TTL_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3_600);
 /// How long to wait for a held lock by default.
 const WAIT_DEFAULT: Duration = Duration::from_secs(10);
-/// The default timeout is the ttl divided by this, within the two limits below.
-const TIMEOUT_DIVISOR: u32 = 20;
-const TIMEOUT_DEFAULT_MIN: Duration = Duration::from_millis(50);
-const TIMEOUT_DEFAULT_MAX: Duration = Duration::from_millis(500);
-/// For a very short ttl, the timeout is the ttl divided by this.
-const TIMEOUT_DEFAULT_DIVISOR_MIN: u32 = 4;
-/// For a lease that is short, or may be held only briefly, the default margin for stopping is at
-/// most its length divided by this.
-const MARGIN_DIVISOR: u64 = 2;
-/// How often a timeout must fit into the ttl.
-pub(crate) const TIMEOUTS_PER_TTL: u32 = 3;
-/// The room that a ttl with this margin needs for its default drift: the margin divided by this,
-/// plus this rounding.
-const DRIFT_PART: u32 = 50;
-const DRIFT_ROUNDED: Duration = Duration::from_millis(5);
-
-/// How errors about options write lengths of time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LengthUnit {
-    /// In the largest units that fit, rounded, as the command reads them.
-    #[default]
-    Mixed,
-    /// In seconds, exactly.
-    Seconds,
-    /// In milliseconds, exactly.
-    Milliseconds,
-}
-
-impl LengthUnit {
-    fn shown(self, length: Duration) -> String {
-        let nanos = length.as_nanos() as f64;
-        match self {
-            LengthUnit::Mixed => Length(length).to_string(),
-            LengthUnit::Seconds => format!("{} s", nanos / 1e9),
-            LengthUnit::Milliseconds => format!("{} ms", nanos / 1e6),
-        }
-    }
-
-    /// A bound, which may be given: never above it.
-    fn at_most(self, length: Duration) -> String {
-        match self {
-            LengthUnit::Mixed => Length::rounded_down(length).to_string(),
-            _ => self.shown(Millis::round_down(length).into()),
-        }
-    }
-}
-
 /// Collects the settings of a [`Locker`](super::Locker).
 ///
 /// ```no_run
@@ -399,161 +350,6 @@ pub(super) struct Settings {
     pub(super) label: Arc<[u8]>,
 }
 
-/// The options of a lease that a call may set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LeaseOptions {
-    pub(super) ttl: Duration,
-    pub(super) renews: bool,
-    pub(super) max_hold: Option<Duration>,
-}
-
-/// What follows from the options.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LeasePlan {
-    pub(super) terms: Terms,
-    pub(super) schedule: Schedule,
-    /// How long a node may take to answer.
-    pub(super) timeout: Duration,
-}
-
-/// The rules for leases of any length.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LeaseRules {
-    drift: Option<Duration>,
-    margin: Option<Duration>,
-    max_ttl: Duration,
-    timeout: Option<Duration>,
-    unit: LengthUnit,
-}
-
-impl LeaseRules {
-    /// Checks the options, and derives what follows from them.
-    pub(super) fn plan(&self, asked: LeaseOptions) -> Result<LeasePlan, String> {
-        self.check_ttl(asked.ttl)?;
-        self.check_timeout(asked.ttl)?;
-        self.replan(asked)
-    }
-
-    /// Plans how a lease goes on that is extended by another ttl.
-    ///
-    /// # Errors
-    /// Which option cannot work, and what to give instead. The timeout was chosen for the first
-    /// ttl, so it need not fit into a shorter one unless the lease is renewed by that.
-    pub(super) fn replan(&self, asked: LeaseOptions) -> Result<LeasePlan, String> {
-        self.check_ttl(asked.ttl)?;
-        if asked.renews {
-            self.check_timeout(asked.ttl)?;
-        }
-        let terms = self.terms(asked.ttl)?;
-        let schedule = self.schedule(terms, asked)?;
-        Ok(LeasePlan { terms, schedule, timeout: self.timeout(asked.ttl) })
-    }
-
-    /// How long a node may take to answer if the lease is this long.
-    pub(super) fn timeout(&self, ttl: Duration) -> Duration {
-        let by_ttl = (ttl / TIMEOUT_DIVISOR).clamp(TIMEOUT_DEFAULT_MIN, TIMEOUT_DEFAULT_MAX);
-        self.timeout.unwrap_or(by_ttl.min(ttl / TIMEOUT_DEFAULT_DIVISOR_MIN))
-    }
-
-    fn check_ttl(&self, ttl: Duration) -> Result<(), String> {
-        let (given, min) = (self.unit.shown(ttl), self.unit.shown(self.ttl_min()));
-        let max = self.unit.at_most(self.max_ttl);
-        let is_within = (TTL_MIN..=self.max_ttl).contains(&ttl);
-        if !is_within && self.max_ttl < self.ttl_min() {
-            return Err(format!(
-                "max_ttl {} is below the shortest ttl that the settings allow: give {min} or more",
-                self.unit.shown(self.max_ttl)
-            ));
-        }
-        if ttl < TTL_MIN {
-            return Err(format!("ttl {given} is too short: give {min} to {max}"));
-        }
-        if ttl > self.max_ttl {
-            return Err(format!(
-                "ttl {given} is above the nodes' limit: give {min} to {max} and let it be renewed, \
-                 or raise lockmod.max-ttl on all nodes and say so with max_ttl()"
-            ));
-        }
-        Ok(())
-    }
-
-    /// A ttl that is long enough for the other settings.
-    fn ttl_min(&self) -> Duration {
-        let (timeout, drift) = (self.timeout.unwrap_or_default(), self.drift.unwrap_or_default());
-        let by_margin = self.margin.map(|margin| {
-            let drift = self.drift.unwrap_or(margin / DRIFT_PART + DRIFT_ROUNDED);
-            margin.saturating_add(drift).saturating_add(DRIFT_ROUNDED)
-        });
-        let min = TTL_MIN
-            .max(timeout.saturating_mul(TIMEOUTS_PER_TTL))
-            .max(drift.saturating_mul(2).saturating_add(DRIFT_ROUNDED))
-            .max(by_margin.unwrap_or_default());
-        Length::rounded_up(min)
-    }
-
-    fn terms(&self, ttl: Duration) -> Result<Terms, String> {
-        let mut terms = Terms::new(Millis::round_down(ttl));
-        if let Some(drift) = self.drift {
-            terms.drift = Millis::round_up(drift);
-        }
-        if terms.drift.get() >= terms.ttl.get() / 2 {
-            return Err(format!(
-                "drift {} leaves less than half of the ttl {}: give less than {}, or ask for a \
-                 longer ttl",
-                self.unit.shown(self.drift.unwrap_or_else(|| terms.drift.into())),
-                self.unit.shown(ttl),
-                self.unit.at_most(ttl / 2)
-            ));
-        }
-        Ok(terms)
-    }
-
-    fn check_timeout(&self, ttl: Duration) -> Result<(), String> {
-        let (timeout, most) = (self.timeout(ttl), ttl / TIMEOUTS_PER_TTL);
-        let least = self.unit.shown(Duration::from_millis(1));
-        let (given, up_to) = (self.unit.shown(timeout), self.unit.at_most(most));
-        if timeout.is_zero() {
-            return Err(format!(
-                "timeout {given} leaves no time for an answer: give {least} to {up_to}"
-            ));
-        }
-        if timeout > most {
-            return Err(format!(
-                "timeout {given} does not fit into the ttl {}: give {least} to {up_to}, a third of \
-                 it, so that a renewal can be tried again",
-                self.unit.shown(ttl)
-            ));
-        }
-        Ok(())
-    }
-
-    fn schedule(&self, terms: Terms, asked: LeaseOptions) -> Result<Schedule, String> {
-        let max_hold = asked.max_hold.map(Millis::round_down);
-        if let Some(max_hold) = asked.max_hold.filter(|max_hold| *max_hold < TTL_MIN) {
-            return Err(format!(
-                "max_hold {} is too short: give at least {}",
-                self.unit.shown(max_hold),
-                self.unit.shown(TTL_MIN)
-            ));
-        }
-        let length = max_hold.map_or(terms.ttl, |max_hold| max_hold.min(terms.ttl));
-        let by_ttl = Schedule::of(terms.ttl).margin;
-        let by_length = Millis::new(length.get() / MARGIN_DIVISOR);
-        let margin = self.margin.map_or(by_ttl.min(by_length), Millis::round_up);
-        if length <= margin || terms.ttl.saturating_sub(terms.drift) <= margin {
-            let what = if length < terms.ttl { "max_hold" } else { "the ttl" };
-            return Err(format!(
-                "lost_margin {} leaves nothing of {what} {}: give less than {}",
-                self.unit.shown(self.margin.unwrap_or_else(|| margin.into())),
-                self.unit.shown(length.into()),
-                self.unit.at_most(length.min(terms.ttl.saturating_sub(terms.drift)).into())
-            ));
-        }
-        let every = Schedule::of(terms.ttl).every.filter(|_| asked.renews);
-        Ok(Schedule { every, margin, max_hold })
-    }
-}
-
 /// The longest name of a lock, in bytes: a node may have longer ones, but no listing could show
 /// them.
 pub const NAME_MAX: usize = STRING_MAX;
@@ -586,6 +382,7 @@ pub(super) fn check_label(label: &[u8]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::length::Length;
     use proptest::option;
     use proptest::prelude::*;
 

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use super::core::Core;
 use super::inbox::{Arrival, Inbox, RequestKind};
+use super::lease_rules::LeasePlan;
 use super::outset::{Asking, Outset};
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::reading::{acquire_vote, has_no_place};
-use super::settings::LeasePlan;
 use super::vote::Vote;
 use super::wakes::{Bell, News, TicketId, Wakes};
 use super::world::{earliest, latest};
