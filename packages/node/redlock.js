@@ -5,6 +5,7 @@
 const { EventEmitter } = require('node:events')
 const { inspect } = require('node:util')
 const { server } = require('./lib/clients.js')
+const { shown, typed } = require('./lib/options.js')
 const { Locker, HeldError, LockError, LostError, OptionError } = require('./index.js')
 
 /**
@@ -39,6 +40,17 @@ const LEAST = Object.freeze({
   retryDelay: 0,
   retryJitter: 0,
   automaticExtensionThreshold: 0,
+})
+
+/**
+ * What the settings count, unless they are plain numbers.
+ *
+ * @type {Record<string, string>}
+ */
+const UNIT = Object.freeze({
+  retryDelay: ' of milliseconds',
+  retryJitter: ' of milliseconds',
+  automaticExtensionThreshold: ' of milliseconds',
 })
 
 /** The longest time that a timer can wait for. */
@@ -400,7 +412,7 @@ function check(resources) {
 function whole(duration) {
   // Infinity passes here as in node-redlock, and fails later.
   if (Math.floor(duration) !== duration) {
-    const given = inspect(duration)
+    const given = typeof duration === 'number' ? shown(duration) : typed(duration)
     throw new Error(`Duration must be an integer value in milliseconds: it is ${given}.`)
   }
 }
@@ -412,7 +424,7 @@ function whole(duration) {
  */
 function merge(settings, changes) {
   if (typeof (changes ?? {}) !== 'object') {
-    throw new OptionError(`the settings are ${inspect(changes)}: give an object`)
+    throw new OptionError(`the settings are ${typed(changes)}: give an object`)
   }
   const given = Object.entries(changes ?? {}).filter(([, value]) => value !== undefined)
   for (const [name, value] of given) {
@@ -424,7 +436,9 @@ function merge(settings, changes) {
     const isAllowed = typeof value === 'number' && value >= least
     if (!isAllowed || (name === 'driftFactor' && value >= 1)) {
       const below = name === 'driftFactor' ? ', less than 1' : ''
-      throw new OptionError(`${name} is ${inspect(value)}: give a number, ${least} or more${below}`)
+      const unit = UNIT[name] ?? ''
+      const said = typeof value === 'number' ? shown(value) : typed(value)
+      throw new OptionError(`${name} is ${said}: give a number${unit}, ${least} or more${below}`)
     }
   }
   return { ...settings, ...Object.fromEntries(given) }

@@ -8,7 +8,7 @@ use lockmod::client::{
     ReleaseError, Summary, Vote, WhyLost,
 };
 
-use crate::settings::Unit;
+use crate::length::Unit;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

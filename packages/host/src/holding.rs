@@ -14,8 +14,9 @@ use lockmod::client::{ExtendError, Guard, Lost, NodeReport, ReleaseError};
 use tokio::sync::RwLock;
 
 use crate::failure::{Failure, lost_word};
+use crate::length::{Given, Span, Unit};
 use crate::process::Ours;
-use crate::settings::{self, Span, Unit};
+use crate::settings;
 
 /// A lock that is held. Dropping it releases in the background, unless it is [kept](Holding::keep).
 #[derive(Debug)]
@@ -284,9 +285,9 @@ impl Holding {
     /// [`Failure`] if the time is wrong, or this process is a forked child.
     pub fn lost_within(
         &self,
-        limit: Option<f64>,
+        limit: Option<Given>,
     ) -> Result<impl Future<Output = Option<&'static str>> + Send + 'static + use<>, Failure> {
-        let limit = limit.map(|limit| self.unit.length(Span::UNTIL_LOST, limit)).transpose()?;
+        let limit = limit.map(|limit| self.unit.length(Span::UNTIL_LOST, &limit)).transpose()?;
         let lost = self.lost()?;
         Ok(async move {
             match limit {
@@ -302,11 +303,11 @@ impl Holding {
     /// [`Failure`] if the ttl is wrong, or this process is a forked child.
     pub fn extend(
         &self,
-        ttl: Option<f64>,
+        ttl: Option<Given>,
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
         let inside = Arc::clone(self.inside.get()?);
         let unit = self.unit;
-        let ttl = ttl.map(|ttl| unit.length(self.ttl, ttl)).transpose()?;
+        let ttl = ttl.map(|ttl| unit.length(self.ttl, &ttl)).transpose()?;
         Ok(async move {
             let _in_use = inside.in_use.read().await;
             let extended = match (inside.held(), ttl) {

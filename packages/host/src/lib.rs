@@ -9,12 +9,14 @@
 
 mod failure;
 mod holding;
+mod length;
 mod port;
 mod process;
 mod settings;
 
 pub use failure::{Failure, Kind, NodeVote};
 pub use holding::Holding;
+pub use length::{Given, Unit};
 pub use port::{Bell, Call, Port};
 pub use process::{block_on, finish, is_ending};
-pub use settings::{Host, NodeState, Request, Settings, Unit, split_nodes};
+pub use settings::{Host, NodeState, Request, Settings, split_nodes};

@@ -5,205 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockmod::client::{
-    Acquire, BuildError, LengthUnit, Locker, LockerBuilder, NAME_MAX, OptionRanges, TTL_MIN, joined,
-};
+use lockmod::client::{Acquire, BuildError, Locker, LockerBuilder, NAME_MAX, OptionRanges, joined};
 
 use crate::failure::{Failure, NodeVote};
 use crate::holding::Holding;
+use crate::length::{Given, Span, Unit};
 use crate::process::{Background, Ours, background};
-
-/// The longest length of time, also for "without end": a hundred years.
-const LENGTH_MAX: f64 = 100.0 * 365.0 * 86_400.0;
 
 /// How many nodes of a locker are shown.
 const SHOWN_MAX: usize = 5;
-
-/// The unit in which a language counts lengths of time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unit {
-    /// As in Python.
-    #[default]
-    Seconds,
-    /// As in JavaScript.
-    Milliseconds,
-}
-
-impl Unit {
-    const fn word(self) -> &'static str {
-        match self {
-            Unit::Seconds => "seconds",
-            Unit::Milliseconds => "milliseconds",
-        }
-    }
-
-    const fn in_a_second(self) -> f64 {
-        match self {
-            Unit::Seconds => 1.0,
-            Unit::Milliseconds => 1000.0,
-        }
-    }
-
-    /// An option's name as the language spells it.
-    pub(crate) fn spelled(self, name: &str) -> String {
-        match self {
-            Unit::Seconds => name.to_owned(),
-            Unit::Milliseconds => {
-                let mut words = name.split('_');
-                let first = words.next().unwrap_or_default().to_owned();
-                words.fold(first, |start, word| {
-                    let (head, tail) = word.split_at(word.len().min(1));
-                    start + &head.to_ascii_uppercase() + tail
-                })
-            }
-        }
-    }
-
-    /// A number as the language writes it.
-    fn written(self, value: f64) -> String {
-        match self {
-            Unit::Seconds if value.is_nan() => "nan".to_owned(),
-            Unit::Milliseconds if value.is_infinite() => {
-                if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned()
-            }
-            _ => format!("{value:?}").trim_end_matches(".0").to_owned(),
-        }
-    }
-
-    /// Reads a length of time.
-    ///
-    /// # Errors
-    /// [`Failure`] if it is negative, not a number, infinite where it must end, or less than a
-    /// millisecond where it must be some time.
-    pub(crate) fn length(self, span: Span, value: f64) -> Result<Duration, Failure> {
-        let seconds = value / self.in_a_second();
-        let is_too_long = seconds > LENGTH_MAX;
-        if is_too_long && !span.can_be_endless && value.is_finite() {
-            // Not cut: the client's text would show another value than the caller's.
-            let (name, range) = (self.spelled(span.name), self.range(span));
-            return Err(Failure::option(format!(
-                "{name} is {}: give a number of {}, {range}",
-                self.written(value),
-                self.word()
-            )));
-        }
-        // Not min(): for NaN it returns the limit.
-        let bounded = if is_too_long { LENGTH_MAX } else { seconds };
-        let has_end = span.can_be_endless || !value.is_infinite();
-        let least = if span.can_be_zero { Duration::ZERO } else { Duration::from_millis(1) };
-        match Duration::try_from_secs_f64(bounded) {
-            Ok(length) if has_end && length >= least => Ok(length),
-            _ => {
-                let (name, value, unit) =
-                    (self.spelled(span.name), self.written(value), self.word());
-                let range = self.range(span);
-                let number = if has_end { "number" } else { "finite number" };
-                Err(Failure::option(format!(
-                    "{name} is {value}: give a {number} of {unit}, {range}"
-                )))
-            }
-        }
-    }
-
-    /// The lengths that an option can have, for people.
-    fn range(self, span: Span) -> String {
-        let written = |length| self.written(self.count(length));
-        let least = written(span.least);
-        match span.end {
-            End::At(most) if most >= span.least => format!("{least} to {}", written(most)),
-            End::Before(end) if end > span.least => {
-                format!("{least} or more, and less than {}", written(end))
-            }
-            // The other settings leave no room: the client says so once this is a length.
-            End::At(_) | End::Before(_) | End::Never => format!("{least} or more"),
-        }
-    }
-
-    /// A length of time with its unit, for people.
-    pub(crate) fn with_unit(self, length: Duration) -> String {
-        let unit = match self {
-            Unit::Seconds => "s",
-            Unit::Milliseconds => "ms",
-        };
-        format!("{} {unit}", self.written(self.count(length)))
-    }
-
-    /// As the client writes lengths in errors about options.
-    const fn in_client(self) -> LengthUnit {
-        match self {
-            Unit::Seconds => LengthUnit::Seconds,
-            Unit::Milliseconds => LengthUnit::Milliseconds,
-        }
-    }
-
-    /// A length of time, in this unit.
-    pub fn count(self, length: Duration) -> f64 {
-        // A fraction of a millisecond that a float cannot express would show.
-        length.as_micros() as f64 * self.in_a_second() / 1e6
-    }
-}
-
-/// An option that is a length of time, and the lengths that it can have.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
-    name: &'static str,
-    can_be_zero: bool,
-    can_be_endless: bool,
-    /// The range that is named if the value cannot be a length at all. The client refuses the rest
-    /// of what is out of range.
-    least: Duration,
-    end: End,
-}
-
-/// Where the lengths that an option can have end.
-#[derive(Clone, Copy, Debug)]
-enum End {
-    /// With this one.
-    At(Duration),
-    /// Before this one.
-    Before(Duration),
-    /// Nowhere.
-    Never,
-}
-
-impl Span {
-    const MS: Duration = Duration::from_millis(1);
-
-    /// How long a caller waits for the loss of a lease.
-    pub(crate) const UNTIL_LOST: Span = Span::new("timeout", true, true);
-    const WAIT: Span = Span::new("wait", true, true);
-    const MAX_HOLD: Span = Span::new("max_hold", false, true).from(TTL_MIN);
-
-    const fn new(name: &'static str, can_be_zero: bool, can_be_endless: bool) -> Span {
-        let least = if can_be_zero { Duration::ZERO } else { Span::MS };
-        Span { name, can_be_zero, can_be_endless, least, end: End::Never }
-    }
-
-    const fn ttl(ranges: OptionRanges) -> Span {
-        let (least, end) = (ranges.ttl_min, End::At(ranges.ttl_max));
-        Span { end, ..Span::new("ttl", false, false).from(least) }
-    }
-
-    const fn max_ttl(ranges: OptionRanges) -> Span {
-        Span::new("max_ttl", false, true).from(ranges.ttl_min)
-    }
-
-    const fn timeout(ranges: OptionRanges) -> Span {
-        Span { end: End::At(ranges.timeout_max), ..Span::new("timeout", false, false) }
-    }
-
-    const fn drift(ranges: OptionRanges) -> Span {
-        Span { end: End::Before(ranges.drift_end), ..Span::new("drift", true, false) }
-    }
-
-    const fn lost_margin(ranges: OptionRanges) -> Span {
-        Span { end: End::Before(ranges.margin_end), ..Span::new("lost_margin", true, false) }
-    }
-
-    const fn from(self, least: Duration) -> Span {
-        Span { least, ..self }
-    }
-}
 
 /// The settings of a locker, with lengths of time in its unit; those that are not set have the
 /// client's defaults.
@@ -214,21 +24,21 @@ pub struct Settings {
     /// The URLs of the nodes.
     pub nodes: Vec<String>,
     /// The length of a lease.
-    pub ttl: Option<f64>,
+    pub ttl: Option<Given>,
     /// The nodes' `lockmod.max-ttl`.
-    pub max_ttl: Option<f64>,
+    pub max_ttl: Option<Given>,
     /// How long to wait for each node's answer.
-    pub timeout: Option<f64>,
+    pub timeout: Option<Given>,
     /// How long to wait for a held lock.
-    pub wait: Option<f64>,
+    pub wait: Option<Given>,
     /// What is subtracted from the validity for clocks that run at different rates.
-    pub drift: Option<f64>,
+    pub drift: Option<Given>,
     /// How long before the end of its validity a lease counts as lost.
-    pub lost_margin: Option<f64>,
+    pub lost_margin: Option<Given>,
     /// Whether leases are renewed in the background.
     pub renew: Option<bool>,
     /// The longest time to hold a lease, renewals included.
-    pub max_hold: Option<f64>,
+    pub max_hold: Option<Given>,
     /// A name for the caller, for people.
     pub label: Option<String>,
     /// Whether an even number of nodes is allowed.
@@ -246,15 +56,15 @@ pub struct Settings {
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// How long to wait while another holds the lock; infinity waits forever.
-    pub wait: Option<f64>,
+    pub wait: Option<Given>,
     /// The length of the lease.
-    pub ttl: Option<f64>,
+    pub ttl: Option<Given>,
     /// A name for the caller, for people.
     pub label: Option<String>,
     /// Whether the lease is renewed in the background.
     pub renew: Option<bool>,
     /// The longest time to hold the lease, renewals included.
-    pub max_hold: Option<f64>,
+    pub max_hold: Option<Given>,
     /// As a reader: with other readers, but no writer. Of several locks, all of them.
     pub shared: bool,
 }
@@ -330,14 +140,14 @@ macro_rules! set_options {
         let (inside, mut acquire, request): (&Inside, _, Request) = ($inside, $acquire, $request);
         let (unit, mut length) = (inside.unit, inside.usual_ttl);
         if let Some(wait) = request.wait {
-            acquire = acquire.wait(unit.length(Span::WAIT, wait)?);
+            acquire = acquire.wait(unit.length(Span::WAIT, &wait)?);
         }
         if let Some(ttl) = request.ttl {
-            length = unit.length(inside.ttl, ttl)?;
+            length = unit.length(inside.ttl, &ttl)?;
             acquire = acquire.ttl(length);
         }
         if let Some(max_hold) = request.max_hold {
-            acquire = acquire.max_hold(unit.length(Span::MAX_HOLD, max_hold)?);
+            acquire = acquire.max_hold(unit.length(Span::MAX_HOLD, &max_hold)?);
         }
         if let Some(label) = request.label {
             acquire = acquire.label(label);
@@ -403,7 +213,7 @@ impl Host {
         let is_tls = |url: &String| url.starts_with("rediss") || url.starts_with("valkeys");
         let has_tls = settings.nodes.iter().any(is_tls);
         let mut builder = Locker::builder().nodes(settings.nodes).lengths_in(unit.in_client());
-        let lengths: [(SpanOf, Option<f64>, SetLength); 7] = [
+        let lengths: [(SpanOf, Option<Given>, SetLength); 7] = [
             (Span::ttl, settings.ttl, LockerBuilder::ttl),
             (Span::max_ttl, settings.max_ttl, LockerBuilder::max_ttl),
             (Span::timeout, settings.timeout, LockerBuilder::timeout),
@@ -415,7 +225,7 @@ impl Host {
         let mut refused = None;
         for (span, value, take) in lengths {
             let Some(value) = value else { continue };
-            match unit.length(span(builder.ranges()), value) {
+            match unit.length(span(builder.ranges()), &value) {
                 Ok(length) => builder = take(builder, length),
                 Err(_) => refused = refused.or(Some((span, value))),
             }
@@ -423,7 +233,7 @@ impl Host {
         // The range of an option depends on the others.
         let ranges = builder.ranges();
         if let Some((span, value)) = refused {
-            unit.length(span(ranges), value)?;
+            unit.length(span(ranges), &value)?;
         }
         builder = builder.renew(settings.renew.unwrap_or(true));
         builder = builder.label(settings.label.unwrap_or_default());

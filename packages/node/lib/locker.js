@@ -35,8 +35,7 @@ class Locker {
    * @param {LockerOptions} [options]
    */
   constructor(nodes, options = {}) {
-    check(options, SETTINGS)
-    const made = native.open({ ...options, nodes: urls(nodes) })
+    const made = native.open({ ...check(options, SETTINGS), nodes: urls(nodes) })
     if ('kind' in made) throw build(made, Locker)
     this.#core = made
   }
@@ -58,9 +57,8 @@ class Locker {
    */
   async acquire(name, options = {}) {
     const core = Locker.#of(this, 'acquire').#core
-    check(options, ASKED)
+    const { wait, ttl, label, renew, maxHold, shared, signal } = check(options, ASKED)
     const bytes = named(name)
-    const { wait, ttl, label, renew, maxHold, shared, signal } = options
     const done = await run(
       (port) => core.acquire(port, bytes, wait, ttl, label, renew, maxHold, shared),
       signal,
@@ -85,8 +83,7 @@ class Locker {
    */
   async acquireMany(names, options = {}) {
     const core = Locker.#of(this, 'acquireMany').#core
-    check(options, MANY)
-    const { shared = [], wait, ttl, label, renew, maxHold, signal } = options
+    const { shared = [], wait, ttl, label, renew, maxHold, signal } = check(options, MANY)
     const [asked, read] = [list(names, 'the names are'), list(shared, 'shared is')]
     const done = await run(
       (port) => core.acquireMany(port, asked, read, wait, ttl, label, renew, maxHold),

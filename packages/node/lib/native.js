@@ -5,6 +5,7 @@
 const { join } = require('node:path')
 
 /**
+ * @typedef {import('./options.js').Length} Length
  * @typedef {import('..').NodeInfo} NodeInfo
  * @typedef {import('..').NodeVote} NodeVote
  * @typedef {{ kind: string, text: string, nodes: NodeVote[], waited?: number, attempts?: number,
@@ -16,14 +17,14 @@ const { join } = require('node:path')
  * @typedef {{ readonly fence: number, readonly name: string, validity(): number,
  *   isExclusive(): boolean, reason(): string | null, loss(): Failed | null,
  *   lost(port: Port): number,
- *   extend(port: Port, ttl?: number): number, downgrade(port: Port): number,
+ *   extend(port: Port, ttl?: Length): number, downgrade(port: Port): number,
  *   release(port: Port): number, keep(): void, abandon(): void }} Lease
  * @typedef {{ shown(): string, close(): void,
- *   acquire(port: Port, name: string | Uint8Array, wait?: number, ttl?: number, label?: string,
- *     renew?: boolean, maxHold?: number, shared?: boolean): number,
+ *   acquire(port: Port, name: string | Uint8Array, wait?: Length, ttl?: Length, label?: string,
+ *     renew?: boolean, maxHold?: Length, shared?: boolean): number,
  *   acquireMany(port: Port, names: (string | Uint8Array)[],
- *     shared: (string | Uint8Array)[], wait?: number, ttl?: number, label?: string,
- *     renew?: boolean, maxHold?: number): number,
+ *     shared: (string | Uint8Array)[], wait?: Length, ttl?: Length, label?: string,
+ *     renew?: boolean, maxHold?: Length): number,
  *   info(port: Port, name: string | Uint8Array): number, settle(port: Port): number }} Core
  * @typedef {{ Port: new (ring: () => void) => Port, Lease: Function,
  *   open(made: object): Core | Failed, finish(): void,

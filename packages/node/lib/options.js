@@ -11,6 +11,13 @@ const { native } = require('./native.js')
  * @typedef {Record<string, string>} Known The options, and their types.
  */
 
+/**
+ * Options whose lengths of time may be texts.
+ *
+ * @template T
+ * @typedef {{ [K in keyof T]: number extends T[K] ? T[K] | string : T[K] }} Checked
+ */
+
 /** @type {Known} */
 const TERMS = { ttl: 'number', label: 'string', renew: 'boolean', maxHold: 'number' }
 /** @type {Known} */
@@ -36,25 +43,35 @@ const MANY = { ...TERMS, wait: 'number', shared: 'names', signal: 'signal' }
 /** @type {Record<string, string>} */
 const GIVE = {
   boolean: 'true or false',
-  number: 'a number of milliseconds',
+  label: 'a string of up to 128 bytes',
   signal: 'an AbortSignal, such as the signal of an AbortController',
   string: 'a string',
 }
 
 /**
- * Refuses misspelt options, which would have no effect, and values of another type, which would
- * mean something else.
+ * A length of time for the native part: in milliseconds, or in a text what was given instead.
  *
- * @param {object} options
+ * @typedef {number | string} Length
+ */
+
+/**
+ * Refuses misspelt options, which would have no effect, and values of another type, which would
+ * mean something else. Returns the options for the native part, which knows the range of a length
+ * of time: so it refuses what is no number, too.
+ *
+ * @template {object} T
+ * @param {T} options
  * @param {Known} known
  */
 function check(options, known) {
   if (!isOptions(options)) {
-    throw new OptionError(`the options are ${shown(options)}: give an object`)
+    throw new OptionError(`the options are ${typed(options)}: give an object`)
   }
   const given = /** @type {Record<string, unknown>} */ (options)
+  /** @type {Record<string, unknown>} */
+  const checked = {}
   for (const name in given) {
-    const value = given[name]
+    const value = (checked[name] = given[name])
     const type = Object.hasOwn(known, name) ? known[name] : undefined
     if (type === undefined) {
       if (known === TRIED && name === 'wait') {
@@ -64,12 +81,16 @@ function check(options, known) {
       throw new OptionError(`there is no option '${name}': there are ${names}`)
     }
     if (value !== undefined && !isOf(type, value)) {
-      throw new OptionError(`${name} is ${shown(value)}: give ${GIVE[type]}`)
-    }
-    if (typeof value === 'string' && !isWellFormed(value)) {
+      if (type !== 'number') {
+        const give = GIVE[name] ?? GIVE[type]
+        throw new OptionError(`${name} is ${typed(value)}: give ${give}`)
+      }
+      checked[name] = typed(value)
+    } else if (typeof value === 'string' && !isWellFormed(value)) {
       throw new OptionError(`${name} is ${shown(value)}: give a well-formed string`)
     }
   }
+  return /** @type {Checked<T>} */ (checked)
 }
 
 /**
@@ -133,10 +154,18 @@ function shown(value) {
   return text.length > 80 ? `${text.slice(0, 80)}...` : text
 }
 
-/** @param {unknown} ttl */
+/** @param {unknown} value A value of a wrong type in a short line, with that type. */
+function typed(value) {
+  const isClear = value === null || value === undefined
+  return isClear ? String(value) : `${shown(value)}, of type ${typeof value}`
+}
+
+/**
+ * @param {number} [ttl]
+ * @returns {Length | undefined}
+ */
 function length(ttl) {
-  check({ ttl }, TERMS)
-  return /** @type {number | undefined} */ (ttl)
+  return check({ ttl }, TERMS).ttl
 }
 
 /** @param {unknown} name */
@@ -146,7 +175,7 @@ function named(name) {
       throw new OptionError(`the name is ${shown(name)}: give a well-formed string, or bytes`)
     }
   } else if (!types.isUint8Array(name)) {
-    throw new OptionError(`the name is ${shown(name)}: give a string or a Uint8Array`)
+    throw new OptionError(`the name is ${typed(name)}: give a string or a Uint8Array`)
   }
   if (name.length === 0) throw new OptionError('the name is empty: is a variable not set?')
   return name
@@ -160,7 +189,7 @@ function list(names, what) {
   const isList = typeof names === 'object' && names !== null && Symbol.iterator in names
   // The letters of a string would count as names.
   if (!isList || types.isUint8Array(names)) {
-    throw new OptionError(`${what} ${shown(names)}: give a list of names`)
+    throw new OptionError(`${what} ${typed(names)}: give a list of names`)
   }
   return [.../** @type {Iterable<unknown>} */ (names)].map(named)
 }
@@ -205,5 +234,6 @@ module.exports = {
   list,
   named,
   shown,
+  typed,
   urls,
 }

@@ -3,6 +3,7 @@
 use lockmod_host::Holding;
 use napi_derive::napi;
 
+use crate::locker::{Length, given};
 use crate::outcome::{Failed, Port, Value, milliseconds};
 
 /// A lock that is held. Garbage collection releases it.
@@ -62,8 +63,8 @@ impl Lease {
 
     /// Extends it, with another ttl if one is given.
     #[napi]
-    pub fn extend(&self, port: &Port, ttl: Option<f64>) -> f64 {
-        let extend = self.0.extend(ttl);
+    pub fn extend(&self, port: &Port, ttl: Option<Length>) -> f64 {
+        let extend = self.0.extend(ttl.map(given));
         port.run(extend.map(|extend| async move { extend.await.map(|()| Value::Nothing) }))
     }
 

@@ -1,6 +1,6 @@
 //! A locker as an object: the settings come as one object, lengths of time in milliseconds.
 
-use lockmod_host::{Host, Request, Settings, Unit};
+use lockmod_host::{Given, Host, Request, Settings, Unit};
 use napi::bindgen_prelude::{Either, Uint8Array};
 use napi_derive::napi;
 
@@ -16,20 +16,43 @@ fn bytes(name: Name) -> Vec<u8> {
     }
 }
 
+/// A length of time: a number of milliseconds, or in a text what was given instead.
+pub(crate) type Length = Either<f64, String>;
+
+pub(crate) fn given(length: Length) -> Given {
+    match length {
+        Either::A(milliseconds) => Given::Number(milliseconds),
+        Either::B(shown) => Given::Other(shown),
+    }
+}
+
+/// The options of an acquisition.
+fn request(
+    wait: Option<Length>,
+    ttl: Option<Length>,
+    label: Option<String>,
+    renew: Option<bool>,
+    max_hold: Option<Length>,
+    shared: Option<bool>,
+) -> Request {
+    let (wait, ttl, max_hold) = (wait.map(given), ttl.map(given), max_hold.map(given));
+    Request { wait, ttl, label, renew, max_hold, shared: shared.unwrap_or(false) }
+}
+
 /// The settings of a locker, the same as in JavaScript.
 #[napi(object, object_to_js = false)]
 pub struct Made {
     /// The URLs of the nodes.
     pub nodes: Vec<String>,
     // The others are described in `Settings`.
-    pub ttl: Option<f64>,
-    pub max_ttl: Option<f64>,
-    pub timeout: Option<f64>,
-    pub wait: Option<f64>,
-    pub drift: Option<f64>,
-    pub lost_margin: Option<f64>,
+    pub ttl: Option<Length>,
+    pub max_ttl: Option<Length>,
+    pub timeout: Option<Length>,
+    pub wait: Option<Length>,
+    pub drift: Option<Length>,
+    pub lost_margin: Option<Length>,
     pub renew: Option<bool>,
-    pub max_hold: Option<f64>,
+    pub max_hold: Option<Length>,
     pub label: Option<String>,
     pub allow_even_nodes: Option<bool>,
     pub cacert: Option<String>,
@@ -42,14 +65,14 @@ impl From<Made> for Settings {
         Settings {
             unit: Unit::Milliseconds,
             nodes: made.nodes,
-            ttl: made.ttl,
-            max_ttl: made.max_ttl,
-            timeout: made.timeout,
-            wait: made.wait,
-            drift: made.drift,
-            lost_margin: made.lost_margin,
+            ttl: made.ttl.map(given),
+            max_ttl: made.max_ttl.map(given),
+            timeout: made.timeout.map(given),
+            wait: made.wait.map(given),
+            drift: made.drift.map(given),
+            lost_margin: made.lost_margin.map(given),
             renew: made.renew,
-            max_hold: made.max_hold,
+            max_hold: made.max_hold.map(given),
             label: made.label,
             allow_even_nodes: made.allow_even_nodes.unwrap_or(false),
             cacert: made.cacert.map(Into::into),
@@ -93,15 +116,14 @@ impl Core {
         &self,
         port: &Port,
         name: Name,
-        wait: Option<f64>,
-        ttl: Option<f64>,
+        wait: Option<Length>,
+        ttl: Option<Length>,
         label: Option<String>,
         renew: Option<bool>,
-        max_hold: Option<f64>,
+        max_hold: Option<Length>,
         shared: Option<bool>,
     ) -> f64 {
-        let shared = shared.unwrap_or(false);
-        let request = Request { wait, ttl, label, renew, max_hold, shared };
+        let request = request(wait, ttl, label, renew, max_hold, shared);
         let acquire = self.0.acquire(bytes(name), request);
         port.run(acquire.map(|acquire| async move {
             acquire.await.map(|holding| Value::Leases(vec![holding]))
@@ -116,14 +138,14 @@ impl Core {
         port: &Port,
         names: Vec<Name>,
         shared: Vec<Name>,
-        wait: Option<f64>,
-        ttl: Option<f64>,
+        wait: Option<Length>,
+        ttl: Option<Length>,
         label: Option<String>,
         renew: Option<bool>,
-        max_hold: Option<f64>,
+        max_hold: Option<Length>,
     ) -> f64 {
         let all = |names: Vec<Name>| names.into_iter().map(bytes).collect();
-        let request = Request { wait, ttl, label, renew, max_hold, shared: false };
+        let request = request(wait, ttl, label, renew, max_hold, None);
         let acquire = self.0.acquire_many(all(names), all(shared), request);
         port.run(acquire.map(|acquire| async move { acquire.await.map(Value::Leases) }))
     }

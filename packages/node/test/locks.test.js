@@ -19,6 +19,7 @@ const {
   OptionError,
   RefusedError,
 } = require('lockmod')
+const { ASKED, MANY, SETTINGS, TRIED } = require('../lib/options.js')
 const { default: Redlock } = require('lockmod/redlock')
 
 const nodes = three()
@@ -311,7 +312,7 @@ test('several locks take the options of one', async () => {
     [{ label: 5 }, /label is 5/],
     [{ renew: 1 }, /renew is 1/],
     [{ maxHold: 1 }, /maxHold/],
-    [{ shared: true }, /shared is true: give a list of names/],
+    [{ shared: true }, /shared is true, of type boolean: give a list of names/],
   ]) {
     for (const some of [all, []]) {
       await assert.rejects(locker.acquireMany(some, wrong), { name: 'OptionError', message })
@@ -358,7 +359,7 @@ test('wrong settings are refused with what to do', async () => {
     [5, {}, /the nodes are 5: give a list of URLs/],
     [null, {}, /the nodes are null/],
     [Buffer.from('redis://x'), {}, /the nodes are/],
-    [list, 5, /the options are 5: give an object/],
+    [list, 5, /the options are 5, of type number: give an object/],
     [list, null, /the options are null/],
     [list, { ttl: 1 }, /^ttl 1 ms is too short: give 20 ms to 86400000 ms$/],
     [list, { ttl: -1 }, /ttl is -1: give a number of milliseconds, 20 to 86400000$/],
@@ -371,6 +372,9 @@ test('wrong settings are refused with what to do', async () => {
     [list, { drift: -1, ttl: 600 }, /^drift is -1: give a number of milliseconds, 0 or more, and less than 300$/],
     [list, { lostMargin: -1 }, /^lostMargin is -1: .*, 0 or more, and less than 29698$/],
     [list, { ttl: -1, timeout: 500 }, /^ttl is -1: give a number of milliseconds, 1500 to 86400000$/],
+    // The range follows the other options for a wrong type, too.
+    [list, { ttl: '-1', timeout: 500 }, /^ttl is '-1', of type string: .* 1500 to 86400000$/],
+    [list, { timeout: [], ttl: 6000 }, /^timeout is \[\], of type object: give a number of milliseconds, 1 to 2000$/],
     [list, { ttl: 5, timeout: 500 }, /^ttl 5 ms is too short: give 1500 ms to 86400000 ms$/],
     [list, { maxTtl: -1 }, /^maxTtl is -1: give a number of milliseconds, 20 or more$/],
     [list, { maxTtl: 5 }, /^maxTtl 5 ms is below the shortest ttl that the settings allow: give 20 ms or more$/],
@@ -379,10 +383,10 @@ test('wrong settings are refused with what to do', async () => {
     [list, { maxHold: 5 }, /^maxHold 5 ms is too short: give at least 20 ms$/],
     [list, { lostMargin: 50_000 }, /^lostMargin 50000 ms .* the ttl 30000 ms: give less than 29698 ms$/],
     [list.slice(0, 2), {}, /with allowEvenNodes$/],
-    [list, { ttl: null }, /ttl is null: give a number/],
-    [list, { label: null }, /label is null: give a string/],
+    [list, { ttl: null }, /^ttl is null: give a number of milliseconds, 20 to 86400000$/],
+    [list, { label: null }, /^label is null: give a string of up to 128 bytes$/],
     [list, { renew: null }, /renew is null: give true or false/],
-    [list, { ttl: '5s' }, /ttl is '5s': give a number/],
+    [list, { ttl: '5s' }, /^ttl is '5s', of type string: give a number of milliseconds, 20 to 86400000$/],
     [list, { tll: 5 }, /no option 'tll'/],
     [list, { timeout: 20_000, ttl: 30_000 }, /^timeout 20000 ms .* give 1 ms to 10000 ms, a third/],
     [list, { label: 'x'.repeat(129) }, /at most 128/],
@@ -415,13 +419,60 @@ test('wrong settings are refused with what to do', async () => {
   await assert.rejects(locker.using('x', {}, 5), /the work is 5: give a function/)
   await assert.rejects(locker.using('x', 1), /the work is 1: give a function/)
   await assert.rejects(locker.usingMany(['x'], 1), /the work is 1: give a function/)
-  await assert.rejects(locker.acquireMany(['x'], { shared: 'abc' }), /shared is 'abc': give a list of names/)
+  await assert.rejects(locker.acquireMany(['x'], { shared: 'abc' }), /shared is 'abc', of type string: give a list of names/)
   const guard = await locker.acquire('x')
   for (const ttl of ['5', null, {}]) {
-    await assert.rejects(guard.extend(ttl), { name: 'OptionError', message: /ttl is .*: give a number/ })
+    const says = /^ttl is .*: give a number of milliseconds, \d+ to 86400000$/
+    await assert.rejects(guard.extend(ttl), { name: 'OptionError', message: says })
   }
   await guard.release()
   new Locker(list.slice(0, 2).join(), { allowEvenNodes: true })
+})
+
+test('a value of a wrong type is told with its type and what is allowed', async () => {
+  const list = urls(nodes)
+  const locker = new Locker(list, { ttl: 10_000, timeout: 2000, wait: 0 })
+  const count = 'a number of milliseconds, '
+  const allowed = {
+    ttl: `${count}6000 to 86400000`,
+    wait: `${count}0 or more`,
+    maxHold: `${count}20 or more`,
+    timeout: `${count}1 to 10000`,
+    lostMargin: `${count}0 or more, and less than 29698`,
+    maxTtl: `${count}20 or more`,
+    drift: `${count}0 or more, and less than 15000`,
+    label: 'a string of up to 128 bytes',
+    renew: 'true or false',
+    shared: 'true or false',
+    allowEvenNodes: 'true or false',
+    cacert: 'a string',
+    cert: 'a string',
+    key: 'a string',
+    signal: 'an AbortSignal, such as the signal of an AbortController',
+  }
+  const calls = [
+    [SETTINGS, (options) => new Locker(list, options), { ttl: `${count}20 to 86400000` }],
+    [ASKED, (options) => locker.acquire('a', options), {}],
+    [TRIED, (options) => locker.tryAcquire('a', options), {}],
+    [ASKED, (options) => locker.using('a', options, () => {}), {}],
+    [MANY, (options) => locker.acquireMany(['a'], options), { shared: 'a list of names' }],
+  ]
+  for (const [known, call, others] of calls) {
+    for (const name of Object.keys(known)) {
+      const give = others[name] ?? allowed[name]
+      for (const [value, shown] of [
+        [Symbol('s'), 'Symbol(s), of type symbol'],
+        [null, 'null'],
+        [5n, '5n, of type bigint'],
+        [() => {}, '[Function (anonymous)], of type function'],
+      ]) {
+        const message = `${name} is ${shown}: give ${give}`
+        await assert.rejects(async () => call({ [name]: value }), { name: 'OptionError', message })
+      }
+    }
+  }
+  // Options that an object inherits count.
+  await assert.rejects(locker.acquire('a', Object.create({ ttl: '5' })), { message: /^ttl is '5', of type/ })
 })
 
 test('a method that has lost its object says how to call it', async () => {
@@ -445,7 +496,7 @@ test('a method that has lost its object says how to call it', async () => {
 test('a name is text or bytes, and not empty', async () => {
   const locker = patient()
   for (const [wrong, says] of [
-    [5, /the name is 5: give a string/],
+    [5, /the name is 5, of type number: give a string or a Uint8Array/],
     [null, /the name is null/],
     ['', /the name is empty: is a variable not set\?/],
     [Buffer.alloc(0), /the name is empty/],

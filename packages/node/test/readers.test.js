@@ -133,7 +133,7 @@ test('several locks of both kinds', async () => {
   for (const shared of ['stock', true, null]) {
     await assert.rejects(locker.acquireMany(['stock'], { shared }), OptionError)
   }
-  await assert.rejects(locker.acquire('stock', { shared: 'yes' }), /shared is 'yes': give true or false/)
+  await assert.rejects(locker.acquire('stock', { shared: 'yes' }), /shared is 'yes', of type string: give true or false/)
   assert.throws(() => patient({ shared: true }), /no option 'shared'/)
 })
 

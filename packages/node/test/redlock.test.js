@@ -234,15 +234,15 @@ test('a wrong client or setting is refused', async () => {
   await (await new ours.Redlock(pair).acquire(['pair'], 5000)).release()
   const redlock = new ours.Redlock([client], { retryDelay: undefined, retryCount: Infinity })
   for (const [settings, said] of [
-    [{ retryCount: '3' }, /^retryCount is '3': give a number, -1 or more$/],
+    [{ retryCount: '3' }, /^retryCount is '3', of type string: give a number, -1 or more$/],
     [{ retryCount: -2 }, /retryCount is -2/],
     [{ retryCount: null }, /retryCount is null/],
-    [{ retryDelay: 'a' }, /retryDelay is 'a': give a number, 0 or more/],
+    [{ retryDelay: 'a' }, /^retryDelay is 'a', of type string: give a number of milliseconds, 0 or more$/],
     [{ retryDelay: -5 }, /retryDelay is -5/],
     [{ driftFactor: 2 }, /driftFactor is 2: give a number, 0 or more, less than 1/],
     [{ driftFactor: NaN }, /driftFactor is NaN/],
     [{ nope: 1 }, /there is no setting 'nope': there are driftFactor, /],
-    ['x', /the settings are 'x': give an object/],
+    ['x', /the settings are 'x', of type string: give an object/],
   ]) {
     const refused = { name: 'OptionError', message: said }
     assert.throws(() => new ours.Redlock([client], settings), refused)
@@ -313,6 +313,7 @@ test('errors name what the user wrote', async () => {
   const redlock = new ours.Redlock(clients(nodes.slice(0, 1)), once)
   const said = (duration, of = redlock) => of.acquire(['named'], duration).then(assert.fail, (error) => error.message)
   assert.match(await said(-5), /^duration is -5: give a number of milliseconds, 30 to 86400000$/)
+  assert.match(await said('5'), /^Duration must be an integer value in milliseconds: it is '5', of type string\.$/)
   assert.match(await said(2), /^duration 2 ms is too short: give 30 ms to 86400000 ms$/)
   assert.match(await said(20), /^duration 20 ms is too short: give 30 ms to 86400000 ms$/)
   assert.match(await said(1e11), /^duration .* above .* give 30 ms to 86400000 ms .* give a Locker with maxTtl$/)

@@ -1,10 +1,11 @@
 //! A lock that is held, as an object.
 
-use lockmod_host::Holding;
+use lockmod_host::{Given, Holding};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
+use crate::locker::Length;
 use crate::outcome::{Port, Value, error, run, seconds};
 
 /// A lock that is held.
@@ -65,10 +66,10 @@ impl Lease {
     fn lost<'py>(
         &self,
         py: Python<'py>,
-        timeout: Option<f64>,
+        timeout: Option<Length>,
         port: Option<&Port>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let lost = self.0.lost_within(timeout);
+        let lost = self.0.lost_within(timeout.map(Given::from));
         let word = |lost: Option<&'static str>| lost.map_or(Value::Nothing, Value::Word);
         run(py, port, lost.map(|lost| async move { Ok(word(lost.await)) }))
     }
@@ -77,10 +78,10 @@ impl Lease {
     fn extend<'py>(
         &self,
         py: Python<'py>,
-        ttl: Option<f64>,
+        ttl: Option<Length>,
         port: Option<&Port>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let extend = self.0.extend(ttl);
+        let extend = self.0.extend(ttl.map(Given::from));
         run(py, port, extend.map(|extend| async move { extend.await.map(|()| Value::Nothing) }))
     }
 

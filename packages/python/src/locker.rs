@@ -2,11 +2,40 @@
 
 use std::path::PathBuf;
 
-use lockmod_host::{Host, Request, Settings, Unit};
+use lockmod_host::{Given, Host, Request, Settings, Unit};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::outcome::{Port, Value, error, run};
+
+/// A length of time: a number of seconds, or in a text what was given instead.
+#[derive(FromPyObject)]
+pub(crate) enum Length {
+    Number(f64),
+    Other(String),
+}
+
+impl From<Length> for Given {
+    fn from(length: Length) -> Given {
+        match length {
+            Length::Number(seconds) => Given::Number(seconds),
+            Length::Other(shown) => Given::Other(shown),
+        }
+    }
+}
+
+/// The options of an acquisition.
+fn request(
+    wait: Option<Length>,
+    ttl: Option<Length>,
+    label: Option<String>,
+    renew: Option<bool>,
+    max_hold: Option<Length>,
+    shared: bool,
+) -> Request {
+    let (wait, ttl) = (wait.map(Given::from), ttl.map(Given::from));
+    Request { wait, ttl, label, renew, max_hold: max_hold.map(Given::from), shared }
+}
 
 /// A locker.
 #[pyclass(frozen, module = "lockmod._lockmod")]
@@ -21,14 +50,14 @@ impl Core {
     fn new(
         py: Python<'_>,
         nodes: Vec<String>,
-        ttl: Option<f64>,
-        max_ttl: Option<f64>,
-        timeout: Option<f64>,
-        wait: Option<f64>,
-        drift: Option<f64>,
-        lost_margin: Option<f64>,
+        ttl: Option<Length>,
+        max_ttl: Option<Length>,
+        timeout: Option<Length>,
+        wait: Option<Length>,
+        drift: Option<Length>,
+        lost_margin: Option<Length>,
         renew: bool,
-        max_hold: Option<f64>,
+        max_hold: Option<Length>,
         label: String,
         allow_even_nodes: bool,
         cacert: Option<PathBuf>,
@@ -38,14 +67,14 @@ impl Core {
         let settings = Settings {
             unit: Unit::Seconds,
             nodes,
-            ttl,
-            max_ttl,
-            timeout,
-            wait,
-            drift,
-            lost_margin,
+            ttl: ttl.map(Given::from),
+            max_ttl: max_ttl.map(Given::from),
+            timeout: timeout.map(Given::from),
+            wait: wait.map(Given::from),
+            drift: drift.map(Given::from),
+            lost_margin: lost_margin.map(Given::from),
             renew: Some(renew),
-            max_hold,
+            max_hold: max_hold.map(Given::from),
             label: Some(label),
             allow_even_nodes,
             cacert,
@@ -81,15 +110,15 @@ impl Core {
         &self,
         py: Python<'py>,
         name: Vec<u8>,
-        wait: Option<f64>,
-        ttl: Option<f64>,
+        wait: Option<Length>,
+        ttl: Option<Length>,
         label: Option<String>,
         renew: Option<bool>,
-        max_hold: Option<f64>,
+        max_hold: Option<Length>,
         shared: bool,
         port: Option<&Port>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let request = Request { wait, ttl, label, renew, max_hold, shared };
+        let request = request(wait, ttl, label, renew, max_hold, shared);
         let acquire = self.0.acquire(name, request);
         run(py, port, acquire.map(|acquire| async move { acquire.await.map(Value::Lease) }))
     }
@@ -100,14 +129,14 @@ impl Core {
         &self,
         py: Python<'_>,
         name: Vec<u8>,
-        wait: Option<f64>,
-        ttl: Option<f64>,
+        wait: Option<Length>,
+        ttl: Option<Length>,
         label: Option<String>,
         renew: Option<bool>,
-        max_hold: Option<f64>,
+        max_hold: Option<Length>,
         shared: bool,
     ) -> PyResult<()> {
-        let request = Request { wait, ttl, label, renew, max_hold, shared };
+        let request = request(wait, ttl, label, renew, max_hold, shared);
         self.0.check(name, request).map_err(|failure| error(py, &failure))
     }
 
@@ -118,14 +147,14 @@ impl Core {
         py: Python<'py>,
         names: Vec<Vec<u8>>,
         shared: Vec<Vec<u8>>,
-        wait: Option<f64>,
-        ttl: Option<f64>,
+        wait: Option<Length>,
+        ttl: Option<Length>,
         label: Option<String>,
         renew: Option<bool>,
-        max_hold: Option<f64>,
+        max_hold: Option<Length>,
         port: Option<&Port>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let request = Request { wait, ttl, label, renew, max_hold, shared: false };
+        let request = request(wait, ttl, label, renew, max_hold, false);
         let acquire = self.0.acquire_many(names, shared, request);
         run(py, port, acquire.map(|acquire| async move { acquire.await.map(Value::Leases) }))
     }

@@ -368,6 +368,8 @@ def test_errors_name_what_the_user_wrote(servers: list[Node], nodes: list[str], 
         return compat.Lock(target, name, timeout=timeout)
 
     assert said(lambda: lock(-1)).startswith("timeout is -1: give a number of seconds, 0.03 to 86400")
+    said_of = "timeout is '5', of type str: give a number of seconds, 0.03 to 86400"
+    assert said(lambda: lock("5")) == said_of  # type: ignore[arg-type]
     # 0.02 told of "the Locker's timeout", and 1e9 of "1.5 s to 86400 s".
     for short in (0.0005, 0.001, 0.02, 0.0299):
         assert said(lambda: lock(short)) == f"timeout {short} s is too short: give 0.03 s to 86400 s"  # noqa: B023
@@ -379,13 +381,23 @@ def test_errors_name_what_the_user_wrote(servers: list[Node], nodes: list[str], 
     slow = lockmod.Locker(nodes, timeout=3)
     assert said(lambda: lock(5, slow)).startswith("the Locker's timeout 3 s does not fit into timeout 5 s")
     assert "allow_even_nodes=True" in said(lambda: lock(5, [client, servers[1].client()]))
-    for wrong_option, text in [({"blocking_timeout": float("nan")}, "blocking_timeout is nan"), ({"label": "x" * 129}, "the label has")]:
+    for wrong_option, text in [
+        ({"blocking_timeout": float("nan")}, "blocking_timeout is nan: give a number of seconds, 0 or more"),
+        ({"blocking_timeout": "5"}, "blocking_timeout is '5', of type str: give a number of seconds, 0 or more"),
+        ({"label": "x" * 129}, "the label has"),
+        ({"label": 5}, "label is 5, of type int: give a str of up to 128 bytes"),
+        ({"renew": "no"}, "renew is 'no', of type str: give True or False"),
+    ]:
         made: dict[str, Any] = wrong_option
         assert said(lambda: compat.Lock(client, name, timeout=10, **made)).startswith(text)  # noqa: B023
     held = lock(10)
     assert said(lambda: held.acquire(blocking_timeout=float("nan"))).startswith("blocking_timeout is nan")
     assert held.acquire()
-    for wrong, text in [(-100, "additional_time is -100"), ("5", "additional_time is '5'")]:
+    for wrong, text in [
+        (-100, "additional_time is -100"),
+        ("5", "additional_time is '5', of type str: give a number of seconds, so that the lock has"),
+        (None, "additional_time is None: give a number of seconds, so that the lock has some left"),
+    ]:
         assert said(lambda: held.extend(wrong)).startswith(text)  # type: ignore[arg-type]  # noqa: B023
     assert said(lambda: held.extend(10**9)).startswith("the lock's new timeout 1010")
     held.release()

@@ -59,7 +59,7 @@ class Lost(_Lost):
 
         Why is one of `expired`, `removed`, `max_hold` and `released`.
         """
-        return self._lease.lost(seconds("timeout", timeout, endless=True))
+        return self._lease.lost(seconds(timeout, endless=True))
 
     def call(self, callback: Callable[[str], object]) -> None:
         """Calls `callback(reason)` when the lease is lost, in a thread of this package.
@@ -81,7 +81,7 @@ class AsyncLost(_Lost):
 
     async def wait(self, timeout: float | None = None) -> str | None:
         """Waits until the lease has ended, and returns why; None after `timeout` seconds."""
-        limit = seconds("timeout", timeout, endless=True)
+        limit = seconds(timeout, endless=True)
         return await run(lambda port: self._lease.lost(limit, port), is_long=True)
 
     def call(self, callback: Callable[[str], object]) -> None:
@@ -195,7 +195,7 @@ class Guard(_Held, _lockmod.Exit):
         again. Raises `RefusedError` if too many refuse, for example a ttl above their
         `lockmod.max-ttl`: the lease is as it was. Raises `LostError` if the lease has ended.
         """
-        self._lease.extend(seconds("ttl", ttl))
+        self._lease.extend(seconds(ttl))
 
     def downgrade(self) -> None:
         """Turns a writer into a reader in one step, and lets other readers in. The fence stays.
@@ -292,7 +292,7 @@ class AsyncGuard(_Held):
 
     async def extend(self, ttl: float | None = None) -> None:
         """Extends the lease now, to `ttl` seconds if it is given; see `Guard.extend`."""
-        length = seconds("ttl", ttl)
+        length = seconds(ttl)
         self._refuse_fork()
         await run(lambda port: self._lease.extend(length, port))
 

@@ -12,8 +12,8 @@ from typing import Optional, TypeVar, cast
 from . import _lockmod
 from ._errors import NodeVote, given
 from ._guard import AsyncGuard, AsyncGuards, Guard, Guards, shown
-from ._options import Name, Options, all_bytes, file, flag, name_bytes, options, seconds
-from ._options import terms, text, urls
+from ._options import Length, Name, Options, all_bytes, checked_label, file, flag, name_bytes
+from ._options import options, seconds, terms, urls
 from ._port import run
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from typing import TypedDict
 
     class _Settings(TypedDict):
-        ttl: float | None
-        max_ttl: float | None
-        timeout: float | None
-        wait: float | None
-        drift: float | None
-        lost_margin: float | None
+        ttl: Length | None
+        max_ttl: Length | None
+        timeout: Length | None
+        wait: Length | None
+        drift: Length | None
+        lost_margin: Length | None
         renew: bool
-        max_hold: float | None
+        max_hold: Length | None
         label: str
         allow_even_nodes: bool
         cacert: str | None
@@ -151,15 +151,15 @@ class Locker:
     ) -> None:
         self._nodes = urls(nodes)
         self._settings: _Settings = {
-            "ttl": seconds("ttl", ttl),
-            "max_ttl": seconds("max_ttl", max_ttl, endless=True),
-            "timeout": seconds("timeout", timeout),
-            "wait": seconds("wait", wait, endless=True),
-            "drift": seconds("drift", drift),
-            "lost_margin": seconds("lost_margin", lost_margin),
+            "ttl": seconds(ttl),
+            "max_ttl": seconds(max_ttl, endless=True),
+            "timeout": seconds(timeout),
+            "wait": seconds(wait, endless=True),
+            "drift": seconds(drift),
+            "lost_margin": seconds(lost_margin),
             "renew": flag("renew", renew, True),
-            "max_hold": seconds("max_hold", max_hold, endless=True),
-            "label": "" if label is None else text("label", label),
+            "max_hold": seconds(max_hold, endless=True),
+            "label": "" if label is None else checked_label(label),
             "allow_even_nodes": flag("allow_even_nodes", allow_even_nodes, False),
             "cacert": file("cacert", cacert),
             "cert": file("cert", cert),

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar, overload
 from ._errors import LostError, NodeVote
 from ._guard import AsyncGuard, Guard
 from ._locker import NodeInfo
+from ._options import Length
 
 _T = TypeVar("_T", covariant=True)
 
@@ -58,13 +59,13 @@ class Lease:
     def loss(self) -> LostError | None: ...
     def check(self) -> None: ...
     @overload
-    def lost(self, timeout: float | None) -> str | None: ...
+    def lost(self, timeout: Length | None) -> str | None: ...
     @overload
-    def lost(self, timeout: float | None, port: Port) -> Call[str | None]: ...
+    def lost(self, timeout: Length | None, port: Port) -> Call[str | None]: ...
     @overload
-    def extend(self, ttl: float | None) -> None: ...
+    def extend(self, ttl: Length | None) -> None: ...
     @overload
-    def extend(self, ttl: float | None, port: Port) -> Call[None]: ...
+    def extend(self, ttl: Length | None, port: Port) -> Call[None]: ...
     @overload
     def downgrade(self) -> None: ...
     @overload
@@ -81,14 +82,14 @@ class Core:
         self,
         nodes: list[str],
         *,
-        ttl: float | None,
-        max_ttl: float | None,
-        timeout: float | None,
-        wait: float | None,
-        drift: float | None,
-        lost_margin: float | None,
+        ttl: Length | None,
+        max_ttl: Length | None,
+        timeout: Length | None,
+        wait: Length | None,
+        drift: Length | None,
+        lost_margin: Length | None,
         renew: bool,
-        max_hold: float | None,
+        max_hold: Length | None,
         label: str,
         allow_even_nodes: bool,
         cacert: str | None,
@@ -102,33 +103,33 @@ class Core:
     def acquire(
         self,
         name: bytes,
-        wait: float | None,
-        ttl: float | None,
+        wait: Length | None,
+        ttl: Length | None,
         label: str | None,
         renew: bool | None,
-        max_hold: float | None,
+        max_hold: Length | None,
         shared: bool,
     ) -> Lease: ...
     @overload
     def acquire(
         self,
         name: bytes,
-        wait: float | None,
-        ttl: float | None,
+        wait: Length | None,
+        ttl: Length | None,
         label: str | None,
         renew: bool | None,
-        max_hold: float | None,
+        max_hold: Length | None,
         shared: bool,
         port: Port,
     ) -> Call[Lease]: ...
     def check(
         self,
         name: bytes,
-        wait: float | None,
-        ttl: float | None,
+        wait: Length | None,
+        ttl: Length | None,
         label: str | None,
         renew: bool | None,
-        max_hold: float | None,
+        max_hold: Length | None,
         shared: bool,
     ) -> None: ...
     @overload
@@ -136,22 +137,22 @@ class Core:
         self,
         names: list[bytes],
         shared: list[bytes],
-        wait: float | None,
-        ttl: float | None,
+        wait: Length | None,
+        ttl: Length | None,
         label: str | None,
         renew: bool | None,
-        max_hold: float | None,
+        max_hold: Length | None,
     ) -> list[Lease]: ...
     @overload
     def acquire_many(
         self,
         names: list[bytes],
         shared: list[bytes],
-        wait: float | None,
-        ttl: float | None,
+        wait: Length | None,
+        ttl: Length | None,
         label: str | None,
         renew: bool | None,
-        max_hold: float | None,
+        max_hold: Length | None,
         port: Port,
     ) -> Call[list[Lease]]: ...
     @overload

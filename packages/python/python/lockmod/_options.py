@@ -18,6 +18,9 @@ Name = Union[str, bytes, bytearray, memoryview]
 """A lock's name: text, or bytes."""
 _NAMES = (str, bytes, bytearray, memoryview)
 
+Length = Union[float, str]
+"""A length of time for the native part: in seconds, or in a text what was given instead."""
+
 
 _ENCODABLE = "a text that UTF-8 can encode"
 
@@ -33,7 +36,8 @@ def _is_encodable(text: str) -> bool:
 def _shown(value: object) -> str:
     """A value in short."""
     try:
-        return reprlib.repr(value)
+        # A class may show its values in broken text.
+        return reprlib.repr(value).encode(errors="backslashreplace").decode()
     except ValueError:
         # Python does not write an int of so many digits.
         return f"a large {type(value).__name__}"
@@ -43,11 +47,20 @@ def _refuse(what: str, value: object, give: str) -> NoReturn:
     raise OptionError(f"{what} is {_shown(value)}: give {give}")
 
 
+def _typed(value: object) -> str:
+    """A value of a wrong type in short, with that type."""
+    return "None" if value is None else f"{_shown(value)}, of type {type(value).__name__}"
+
+
+def _refuse_type(what: str, value: object, give: str) -> NoReturn:
+    raise OptionError(f"{what} is {_typed(value)}: give {give}")
+
+
 def name_bytes(name: Name) -> bytes:
     """The bytes of a lock's name."""
     if not isinstance(cast("object", name), _NAMES):
         # bytes() would take a number for a length.
-        _refuse("the name", name, "a str or bytes")
+        _refuse_type("the name", name, "a str or bytes")
     try:
         found = name.encode() if isinstance(name, str) else bytes(name)
     except UnicodeEncodeError:
@@ -61,28 +74,37 @@ def all_bytes(what: str, names: Iterable[Name]) -> list[bytes]:
     """The bytes of several names."""
     # The letters of one name would count as names.
     if isinstance(names, _NAMES) or not isinstance(cast("object", names), Iterable):
-        raise OptionError(f"{what} {_shown(names)}: give a list of names")
+        raise OptionError(f"{what} {_typed(names)}: give a list of names")
     return [name_bytes(name) for name in names]
 
 
-def seconds(what: str, value: float | None, *, endless: bool = False) -> float | None:
-    """A length of time; the native part checks its bounds. Infinity is one if it may be endless."""
+def seconds(value: float | None, *, endless: bool = False) -> Length | None:
+    """A length of time. Infinity is one if it may be endless.
+
+    The native part checks its bounds, and refuses what is no number, because it knows the range.
+    """
     if value is None or type(value) is float:
         return value
     given = cast("object", value)
     is_number = hasattr(type(given), "__float__") or hasattr(type(given), "__index__")
     # True is an int, and more likely a mistake than a second.
     if isinstance(given, bool) or not is_number:
-        _refuse(what, given, "a number of seconds")
+        return _typed(given)
     try:
         return float(value)
     except OverflowError:
-        if value > 0 and endless:
-            # What Python reads 1e400 as.
-            return math.inf
-        _refuse(what, given, f"a {'smaller' if value > 0 else 'larger'} number of seconds")
+        # What Python reads 1e400 as.
+        return math.inf if value > 0 and endless else _shown(given)
     except (TypeError, ValueError):
-        _refuse(what, given, "a number of seconds")
+        return _typed(given)
+
+
+def number(what: str, value: float | None, allowed: str, *, endless: bool = False) -> float | None:
+    """A length of time that is not for the native part."""
+    length = seconds(value, endless=endless)
+    if isinstance(length, str):
+        raise OptionError(f"{what} is {length}: give a number of seconds, {allowed}")
+    return length
 
 
 def flag(what: str, value: bool | None, default: bool) -> bool:
@@ -90,14 +112,18 @@ def flag(what: str, value: bool | None, default: bool) -> bool:
     if value is None:
         return default
     if value is not True and value is not False:
-        _refuse(what, value, "True or False")
+        _refuse_type(what, value, "True or False")
     return value
 
 
-def text(what: str, value: str) -> str:
-    """A text for people."""
+def checked_label(value: str) -> str:
+    """A name for the caller; the native part checks its length."""
     if not isinstance(cast("object", value), str):
-        _refuse(what, value, "a str")
+        _refuse_type("label", value, "a str of up to 128 bytes")
+    return _encodable("label", value)
+
+
+def _encodable(what: str, value: str) -> str:
     if not _is_encodable(value):
         _refuse(what, value, _ENCODABLE)
     return value
@@ -112,8 +138,8 @@ def file(what: str, value: str | os.PathLike[str] | None) -> str | None:
     except TypeError:
         path = None
     if not isinstance(path, str):
-        _refuse(what, value, "a path, as a str or an os.PathLike of str")
-    return text(what, path)
+        _refuse_type(what, value, "a path, as a str or an os.PathLike of str")
+    return _encodable(what, path)
 
 
 def _kind(value: object) -> str:
@@ -141,7 +167,7 @@ def urls(nodes: str | Iterable[str]) -> list[str]:
 def function(callback: Callable[[str], object]) -> Callable[[str], object]:
     """A function to be called with the reason of a loss."""
     if not callable(cast("object", callback)):
-        _refuse("the callback", callback, "a function of one argument, the reason")
+        _refuse_type("the callback", callback, "a function of one argument, the reason")
     # An object may be called as one.
     if any(map(inspect.iscoroutinefunction, (callback, getattr(callback, "__call__", None)))):
         _refuse("the callback", callback, "a function that is no coroutine: nobody would await it")
@@ -151,21 +177,21 @@ def function(callback: Callable[[str], object]) -> Callable[[str], object]:
 class Terms(NamedTuple):
     """The options of every acquisition, in the order in which the native part takes them."""
 
-    wait: float | None
-    ttl: float | None
+    wait: Length | None
+    ttl: Length | None
     label: str | None
     renew: bool | None
-    max_hold: float | None
+    max_hold: Length | None
 
 
 class Options(NamedTuple):
     """The same with those of one lock."""
 
-    wait: float | None
-    ttl: float | None
+    wait: Length | None
+    ttl: Length | None
     label: str | None
     renew: bool | None
-    max_hold: float | None
+    max_hold: Length | None
     shared: bool
 
 
@@ -178,11 +204,11 @@ def terms(
 ) -> Terms:
     """Checks the options of every acquisition. None stands for the locker's."""
     return Terms(
-        seconds("wait", wait, endless=True),
-        seconds("ttl", ttl),
-        None if label is None else text("label", label),
+        seconds(wait, endless=True),
+        seconds(ttl),
+        None if label is None else checked_label(label),
         None if renew is None else flag("renew", renew, True),
-        seconds("max_hold", max_hold, endless=True),
+        seconds(max_hold, endless=True),
     )
 
 

@@ -51,7 +51,7 @@ from ._errors import ForkedError, HeldError, LockError as Failure, LostError, No
 from ._errors import OptionError, RefusedError, TooLateError
 from ._guard import AsyncGuard, Guard
 from ._locker import Locker, NodeInfo
-from ._options import Name, name_bytes, seconds
+from ._options import Name, name_bytes, number
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -234,7 +234,8 @@ class _Base:
                 "acquire it again; give timeout=30, and renew=True if it has to last for as long "
                 "as its holder does"
             )
-        return self._checked(lambda: seconds("timeout", self.timeout)) or 0
+        allowed = f"{_SHORTEST:g} to {_LONGEST:g}"
+        return self._checked(lambda: number("timeout", self.timeout, allowed)) or 0
 
     @property
     def _locker(self) -> Locker:
@@ -267,9 +268,10 @@ class _Base:
                 "who holds it, and fence to tell one grant from the next"
             )
         limit = self.blocking_timeout if blocking_timeout is None else blocking_timeout
-        wait = self._checked(lambda: seconds("blocking_timeout", limit, endless=True))
+        allowed = "0 or more"
+        wait = self._checked(lambda: number("blocking_timeout", limit, allowed, endless=True))
         if wait is not None and math.isnan(wait):
-            raise self._error("blocking_timeout is nan: give a number of seconds, 0 or more")
+            raise self._error(f"blocking_timeout is nan: give a number of seconds, {allowed}")
         wait = math.inf if wait is None else max(0.0, wait)
         if not (self.blocking if blocking is None else blocking):
             wait = 0
@@ -354,9 +356,10 @@ class _Base:
         The client computes it, so an extension that is repeated is harmless. The validity is
         shorter than a ttl by the drift allowance.
         """
-        more = self._checked(lambda: seconds("additional_time", additional_time))
+        allowed = "so that the lock has some left"
+        more = self._checked(lambda: number("additional_time", additional_time, allowed))
         if more is None:
-            raise self._error("additional_time is None: give a number of seconds")
+            raise self._error(f"additional_time is None: give a number of seconds, {allowed}")
         ttl = more if replace_ttl else (guard.validity + more + 0.002) / 0.99
         if not ttl > 0:
             # It may have no time left because it is lost, or another process's.
