@@ -450,6 +450,17 @@ def test_a_lock_that_ended_is_named_in_the_error(make: Make, name: str) -> None:
     assert lock.local.token is None
 
 
+def test_a_subclass_that_does_not_initialise_its_base_is_told() -> None:
+    class Own(compat.Lock):
+        def __init__(self) -> None:
+            pass
+
+    # They told of attributes that only this package has.
+    for use in (Own.acquire, Own.locked, Own.owned, Own.release, lambda own: own.validity):
+        with pytest.raises(RuntimeError, match=r"Own.__init__\(\) has not called super\(\)"):
+            use(Own())
+
+
 def test_a_subclass_whose_methods_would_not_be_called_is_refused() -> None:
     for kind in (compat.Lock, compat.AsyncLock):
         with pytest.raises(TypeError, match="override acquire"):

@@ -544,8 +544,10 @@ def test_a_subclass_that_does_not_initialise_its_base_is_told() -> None:
         def __init__(self) -> None:
             pass
 
-    with pytest.raises(RuntimeError, match=r"Own.__init__\(\) has not called super\(\)"):
-        Own().try_acquire("a")
+    # `close` told of an attribute that only this package has.
+    for use in (lambda own: own.try_acquire("a"), lambda own: own.aio.lock("a"), Own.close, Own.settle):
+        with pytest.raises(RuntimeError, match=r"Own.__init__\(\) has not called super\(\)"):
+            use(Own())
 
 
 def test_a_name_is_text_or_bytes_and_not_empty(locker: Locker) -> None:

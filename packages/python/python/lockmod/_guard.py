@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, NoReturn, Tuple
 
 from . import _lockmod
 from ._errors import ForkedError, LostError, NoQuorumError, RefusedError
+from ._made import Made, MadeOfMany, made
 from ._options import function, seconds
 from ._port import callbacks, run, watch
 
@@ -31,7 +32,10 @@ def shown(name: bytes) -> str:
     return repr(name) if len(name) <= _NAME_MAX else f"{name[:_NAME_MAX]!r}..."
 
 
-class _Lost:
+class _Lost(Made):
+    _part = _lockmod.Lease
+
+    @made
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
 
@@ -53,6 +57,8 @@ class Lost(_Lost):
     renewal, after a third of the ttl at most, if the lock was removed by force; and after the
     release.
     """
+
+    _source = "`lost` of a Guard is one"
 
     def wait(self, timeout: float | None = None) -> str | None:
         """Blocks until the lease has ended, and returns why; None after `timeout` seconds.
@@ -79,6 +85,8 @@ class Lost(_Lost):
 class AsyncLost(_Lost):
     """An event: the lease has ended. See `Lost`."""
 
+    _source = "`lost` of an AsyncGuard is one"
+
     async def wait(self, timeout: float | None = None) -> str | None:
         """Waits until the lease has ended, and returns why; None after `timeout` seconds."""
         limit = seconds(timeout, endless=True)
@@ -99,9 +107,12 @@ class AsyncLost(_Lost):
         watch(lambda port: self._lease.lost(None, port), tell)
 
 
-class _Held:
+class _Held(Made):
     """The common part of guards."""
 
+    _part = _lockmod.Lease
+
+    @made
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
 
@@ -178,6 +189,8 @@ class Guard(_Held, _lockmod.Exit):
     A guard that nothing refers to any more releases in the background. Its `lost` counts as a
     reference to it: whoever watches the lease holds it. It may be used from any thread.
     """
+
+    _source = "`acquire(name)` of a Locker returns one, and `with locker.lock(name)` has one"
 
     @property
     def lost(self) -> Lost:
@@ -281,6 +294,11 @@ class AsyncGuard(_Held):
     The block is cancelled when the lease is lost, and ends with `LostError`.
     """
 
+    _source = (
+        "`await locker.aio.acquire(name)` returns one, and `async with locker.lock(name)` has one"
+    )
+
+    @made
     def __init__(self, lease: Lease) -> None:
         super().__init__(lease)
         self._block: _Block | None = None
@@ -369,12 +387,13 @@ class AsyncGuard(_Held):
             del loss  # as in Guard
 
 
-class Guards(Tuple[Guard, ...], _lockmod.Exit):
+class Guards(MadeOfMany, Tuple[Guard, ...], _lockmod.Exit):
     """The guards of several locks, in the order of their names: a tuple, or a `with` block.
 
     The end of the block releases all of them; see `Guard`.
     """
 
+    _part, _source = Guard, "`acquire_many(names)` of a Locker returns them"
     # Those whose block has begun and has not ended.
     _held: tuple[Guard, ...] = ()
 
@@ -423,11 +442,13 @@ class Guards(Tuple[Guard, ...], _lockmod.Exit):
         __aexit__ = __aenter__
 
 
-class AsyncGuards(Tuple[AsyncGuard, ...]):
+class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
     """The guards of several locks: a tuple, or an `async with` block. See `Guards`.
 
     The block is cancelled when the first of the leases is lost, and ends with `LostError`.
     """
+
+    _part, _source = AsyncGuard, "`await locker.aio.acquire_many(names)` returns them"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(_ONE)

@@ -12,6 +12,7 @@ from typing import Optional, TypeVar, cast
 from . import _lockmod
 from ._errors import NodeVote, given
 from ._guard import AsyncGuard, AsyncGuards, Guard, Guards, shown
+from ._made import Made, made
 from ._options import Length, Name, Options, all_bytes, checked_label, file, flag, name_bytes
 from ._options import options, seconds, terms, urls
 from ._port import run
@@ -273,7 +274,7 @@ class Locker:
         every, read = _all_names(names, shared)
         asked = terms(wait, ttl, label, renew, max_hold)
         leases = self._core.acquire_many(every, read, *asked)
-        return Guards(Guard(lease) for lease in leases)
+        return Guards([Guard(lease) for lease in leases])
 
     def lock(
         self,
@@ -333,7 +334,7 @@ class Locker:
         lockmod.RefusedError: the locker is closed: ...
         """
         self._is_closed = True
-        self._made.close()
+        self._core.close()
 
     def __enter__(self: _Self) -> _Self:
         """Raises `RefusedError` if the locker is closed."""
@@ -354,7 +355,7 @@ class Locker:
         return AsyncLocker(self)
 
 
-class _Acquiring(Coroutine[Any, Any, Any]):
+class Acquiring(Coroutine[Any, Any, Any]):
     """An acquisition that is to be awaited. Used like the guard, it says what is missing."""
 
     __slots__ = ("__weakref__", "_inside")
@@ -396,13 +397,13 @@ _Work = TypeVar("_Work", bound="Callable[..., Coroutine[Any, Any, Any]]")
 
 def _awaited(work: _Work) -> _Work:
     @functools.wraps(work)
-    def acquiring(*args: Any, **options: Any) -> _Acquiring:
-        return _Acquiring(work(*args, **options))
+    def acquiring(*args: Any, **options: Any) -> Acquiring:
+        return Acquiring(work(*args, **options))
 
     return cast("_Work", acquiring)
 
 
-class AsyncLocker:
+class AsyncLocker(Made):
     """The methods of `Locker` as awaitables, with the same names, arguments and errors.
 
     >>> async def work():
@@ -417,7 +418,9 @@ class AsyncLocker:
 
     # A new one is made for each `locker.aio`.
     __slots__ = ("_locker",)
+    _part, _source = Locker, "`aio` of a Locker is one"
 
+    @made
     def __init__(self, locker: Locker) -> None:
         self._locker = locker
 
@@ -474,7 +477,7 @@ class AsyncLocker:
         every, read = _all_names(names, shared)
         asked = terms(wait, ttl, label, renew, max_hold)
         leases = await run(lambda port: core.acquire_many(every, read, *asked, port))
-        return AsyncGuards(AsyncGuard(lease) for lease in leases)
+        return AsyncGuards([AsyncGuard(lease) for lease in leases])
 
     def lock(
         self,
@@ -503,7 +506,7 @@ class AsyncLocker:
         return list(await run(core.settle))
 
 
-class Lock(_lockmod.Blocks):
+class Lock(Made, _lockmod.Blocks):
     """A lock by its name, for `with` and `async with`. It may be used again, and by many at once.
 
     A block may end in another thread or task than it began in, as in a generator that a framework
@@ -529,6 +532,9 @@ class Lock(_lockmod.Blocks):
     2
     """
 
+    _part, _source = Options, "`lock(name)` of a Locker returns one"
+
+    @made
     def __init__(self, locker: Locker, name: bytes, options: Options) -> None:
         self._locker, self._name, self._options = locker, name, options
         self._forks = _forks

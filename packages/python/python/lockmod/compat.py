@@ -44,13 +44,15 @@ import time
 from contextlib import contextmanager
 from inspect import iscoroutinefunction
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Literal
+from typing import NoReturn, TypeVar, cast
 
 from ._clients import Files, exceptions, server
 from ._errors import ForkedError, HeldError, LockError as Failure, LostError, NoQuorumError
 from ._errors import OptionError, RefusedError, TooLateError
 from ._guard import AsyncGuard, Guard
 from ._locker import Locker, NodeInfo
+from ._made import adopt, explained
 from ._options import Name, name_bytes, number
 
 if TYPE_CHECKING:
@@ -185,6 +187,7 @@ os.register_at_fork(after_in_child=_forked)
 class _Base:
     """The part that does not depend on how a lock waits."""
 
+    @explained
     def __init__(
         self,
         redis: object,
@@ -219,9 +222,19 @@ class _Base:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        adopt(cls)
         for name in ("do_acquire", "do_release", "do_extend", "do_reacquire"):
             if name in vars(cls):
                 raise TypeError(f"{cls.__name__}.{name} would not be called: override {name[3:]}")
+
+    # Type checkers know which attributes there are.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            kind = type(self).__name__
+            if "local" not in vars(self) and not name.startswith("__"):
+                raise RuntimeError(f"{kind}.__init__() has not called super().__init__()")
+            raise AttributeError(f"'{kind}' object has no attribute '{name}'")
 
     def _check_client(self) -> None:
         """Refuses clients that the original could not use either."""
