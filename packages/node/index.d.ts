@@ -258,6 +258,9 @@ export class Locker {
  * confirmed is no error at the end of a block: the lease runs out. A guard that is forgotten is
  * renewed until it is garbage-collected, which may be never, and then releases in the background.
  * Its signal `lost` keeps it, a listener of the signal does not.
+ *
+ * It can be neither copied nor sent to a worker thread: it is one lock, held by this thread. What
+ * `structuredClone` and `postMessage` make of it is an empty object, without an error.
  */
 export class Guard {
   private constructor()

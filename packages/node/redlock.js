@@ -105,7 +105,7 @@ class Lock {
   }
 
   get fence() {
-    return Math.max(...this.#held.guards.map((guard) => guard.fence))
+    return Math.max(...Lock.held(this, 'read').guards.map((guard) => guard.fence))
   }
 
   release() {

@@ -38,44 +38,45 @@ class Guard {
   }
 
   /**
-   * The lease of `this`, unless the method was taken off its guard.
+   * The lease of `this`, unless the member was taken off its guard.
    *
    * @param {Guard} guard
-   * @param {string} method
+   * @param {string} member
    */
-  static #of(guard, method) {
+  static #of(guard, member) {
     if (typeof guard === 'object' && guard !== null && #lease in guard) return guard.#lease
-    throw detached(method, 'guard')
+    throw detached(Guard.prototype, member, 'guard')
   }
 
   get fence() {
-    return this.#lease.fence
+    return Guard.#of(this, 'fence').fence
   }
 
   get name() {
-    return this.#lease.name
+    return Guard.#of(this, 'name').name
   }
 
   get validity() {
-    return this.#lease.validity()
+    return Guard.#of(this, 'validity').validity()
   }
 
   get exclusive() {
-    return this.#lease.isExclusive()
+    return Guard.#of(this, 'exclusive').isExclusive()
   }
 
   get isLost() {
-    return this.#lease.reason() !== null
+    return Guard.#of(this, 'isLost').reason() !== null
   }
 
   get lost() {
+    const lease = Guard.#of(this, 'lost')
     if (this.#controller === undefined) {
       this.#controller = new AbortController()
       guards.set(this.#controller.signal, this)
       const tell = teller(new WeakRef(this.#controller))
-      const loss = this.#lease.loss()
+      const loss = lease.loss()
       if (loss !== null) tell(loss)
-      else watch((port) => this.#lease.lost(port), tell)
+      else watch((port) => lease.lost(port), tell)
     }
     return this.#controller.signal
   }
@@ -129,6 +130,8 @@ class Guard {
   }
 
   [Symbol.for('nodejs.util.inspect.custom')]() {
+    // What only inherits from one is shown, too.
+    if (!(#lease in this)) return 'Guard {}'
     const reason = this.#lease.reason()
     const state = reason ?? `valid for ${Math.round(this.validity)} ms`
     const shared = reason === null && !this.exclusive ? 'shared, ' : ''

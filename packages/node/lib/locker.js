@@ -48,7 +48,7 @@ class Locker {
    */
   static #of(locker, method) {
     if (typeof locker === 'object' && locker !== null && #core in locker) return locker
-    throw detached(method, 'locker')
+    throw detached(Locker.prototype, method, 'locker')
   }
 
   /**
@@ -145,7 +145,8 @@ class Locker {
   }
 
   [Symbol.for('nodejs.util.inspect.custom')]() {
-    return `Locker { ${this.#core.shown()} }`
+    // What only inherits from one is shown, too.
+    return #core in this ? `Locker { ${this.#core.shown()} }` : 'Locker {}'
   }
 }
 

@@ -137,14 +137,17 @@ function isWellFormed(text) {
 }
 
 /**
- * The refusal of a method that was called without its object, by its name.
+ * The refusal of a method or getter that was used without its object, by its name.
  *
- * @param {string} method
+ * @param {object} prototype
+ * @param {string} member
  * @param {string} object
  */
-function detached(method, object) {
-  const call = `${object}.${method}(...)`
-  return new OptionError(`${method} has lost its ${object}: call it as ${call}, or bind it`)
+function detached(prototype, member, object) {
+  const isGetter = Object.getOwnPropertyDescriptor(prototype, member)?.get !== undefined
+  const path = `${object}.${member}`
+  const use = isGetter ? `read it as ${path}` : `call it as ${path}(...), or bind it`
+  return new OptionError(`${member} has lost its ${object}: ${use}`)
 }
 
 /** @param {unknown} value In a short line. */

@@ -489,6 +489,16 @@ test('a method that has lost its object says how to call it', async () => {
     const says = `${method} has lost its guard: call it as guard.${method}(...), or bind it`
     await assert.rejects(async () => call(), { name: 'OptionError', message: says })
   }
+  // A getter told of a private member.
+  for (const [name, { get }] of Object.entries(Object.getOwnPropertyDescriptors(Guard.prototype))) {
+    if (get === undefined) continue
+    const message = `${name} has lost its guard: read it as guard.${name}`
+    for (const other of [undefined, null, {}, Guard.prototype, Object.create(guard), locker]) {
+      assert.throws(() => get.call(other), { name: 'OptionError', message })
+    }
+  }
+  assert.deepEqual(structuredClone(guard), {}, 'as described')
+  for (const one of [guard, locker]) assert.match(inspect(Object.create(one)), /^(Guard|Locker) \{\}$/)
   const release = guard.release.bind(guard)
   await release()
 })
