@@ -18,11 +18,13 @@
 //! | twins | a type's name stands for one thing in `src` | the lists in `rules.rs` |
 //! | reachable | every file of `src` is a module of something | |
 //!
+//! `options.rs` compares the options of a locker in all languages.
 //! `lexer.rs` tells code from comments and strings; `rules.rs` holds the rules, with a bad sample
 //! of each: a rule that accepts its bad sample fails the tests.
 
 mod circles;
 mod lexer;
+mod options;
 mod rules;
 
 use std::collections::BTreeSet;
