@@ -213,6 +213,16 @@ test('without a quorum every node has its say', async () => {
   await guard.release() // so there is nothing to repeat
 })
 
+test('a wait without end lasts until enough nodes are back', async () => {
+  const locker = patient({ timeout: 200, wait: 100 })
+  for (const node of nodes.slice(1)) await node.kill()
+  await assert.rejects(locker.acquire('endless'), { name: 'NoQuorumError', message: /2 unreachable/ })
+  const waiting = locker.acquire('endless', { wait: Infinity })
+  assert.equal(await Promise.race([waiting, sleep(1500, 'waits')]), 'waits')
+  await nodes[1].start()
+  await (await waiting).release()
+})
+
 test('a lease that has ended keeps its reason, whatever its release says', async () => {
   const locker = patient({ ttl: 1500, timeout: 400 })
   const ended = async (name) => {

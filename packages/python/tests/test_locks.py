@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from typing import Any, Callable
 
@@ -284,6 +284,21 @@ def test_without_a_quorum_every_node_has_its_say(nodes: list[str], servers: list
     with pytest.raises(lockmod.LostError, match=r" was released \S+ ago, by release\(\) or at the end of its block$"):
         guard.check()
     servers[1].resume()
+
+
+def test_a_wait_without_end_lasts_until_enough_nodes_are_back(
+    nodes: list[str], servers: list[Node], name: str
+) -> None:
+    locker = Locker(nodes, ttl=10, timeout=0.2, wait=0.1)
+    for node in servers[1:]:
+        node.kill()
+    with pytest.raises(lockmod.NoQuorumError, match="2 unreachable"):
+        locker.acquire(name)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: locker.acquire(name, wait=float("inf")))
+        assert not wait([waiting], 1.5).done
+        servers[1].start()
+        waiting.result(PATIENCE).release()
 
 
 def test_a_lease_that_expires_names_the_nodes_that_did_not_extend_it(
