@@ -345,8 +345,11 @@ impl Cluster {
     /// Records what the node must not forget of slots and electorates. Whether the file has it.
     fn keep_news(&mut self, at: usize) -> bool {
         let node = &mut self.masters[at].node;
-        let news = node.engine.news_of_slots();
-        news.into_iter().fold(true, |is_kept, change| node.change_state(change).is_ok() && is_kept)
+        let mut is_kept = true;
+        for change in node.engine.news_of_slots() {
+            is_kept &= node.change_state(change).is_ok();
+        }
+        is_kept
     }
 
     pub(super) fn look(&mut self, at: usize) {
