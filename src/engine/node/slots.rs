@@ -70,7 +70,7 @@ pub struct Slots {
     /// What the state file has as [`Saved::doubts`](super::Saved::doubts).
     has_noted_doubts: bool,
     /// A node that rests on replicas has not begun its wait anew since most masters first confirmed
-    /// its slots.
+    /// the slots that it had at its start or promotion.
     owes_wait: bool,
 }
 
@@ -87,13 +87,15 @@ impl Slots {
             jumped_at: None,
             told: None,
             has_noted_doubts: false,
-            owes_wait: true,
+            owes_wait: was_promoted,
         }
     }
 
     /// Notes which master has which slots. `has_jumped`: whether this one ever has.
     fn see(&mut self, shares: &Shares, has_jumped: bool, now: Instant) {
         self.pauses.look(shares, now);
+        // Of slots that come later, it asks their masters.
+        self.owes_wait |= self.table.looked_at().is_none() && !shares.own.is_empty();
         self.table.look(shares, now);
         self.company.look(shares, (self.table.others(), has_jumped), now);
         self.epoch.look(shares, now);
@@ -925,6 +927,29 @@ mod tests {
         started.is_confirmed(at(over + 1));
         assert_eq!(count(&started, over + 1), 0);
         assert_eq!(obstacle(&started, over + 1), None);
+    }
+
+    /// A group that has no slots yet does not wait for the first that moves to it.
+    #[test]
+    fn a_master_that_rests_on_replicas_waits_for_the_first_majority_about_its_slots() {
+        let waits = |is_promoted: bool, first: &Shares| {
+            let mut node = Node::new();
+            node.rest_on(2);
+            node.join_cluster(BOOT, Electorates::default());
+            if is_promoted {
+                node.rejoin_cluster(BOOT);
+            }
+            let authority = node.promises.authority_mut().expect("it rests on replicas");
+            authority.appointed();
+            authority.settled();
+            node.sees(first, at(0));
+            node.sees(&shares(&[]), at(100));
+            node.sees(&shares(&[]), at(200));
+            !node.promises.authority().is_some_and(|authority| authority.is_settled())
+        };
+        let none = Shares { own: Vec::new(), had_none: true, ..shares(&[]) };
+        assert!(waits(false, &shares(&[])) && !waits(false, &none));
+        assert!(waits(true, &none), "its slots may come a moment later");
     }
 
     /// Regressions: who raised its epoch just before it read that a slot had gone to another
