@@ -39,6 +39,7 @@ static PROCESS: Guarded<Process> = Guarded::new(Process {
     tended_at: Instant::from_millis(0),
     slots_at_load: None,
     slots_seen_at: Instant::from_millis(0),
+    slots_sent_at: Instant::from_millis(0),
 });
 
 /// Everything that the module knows besides the locks.
@@ -84,6 +85,8 @@ pub(super) struct Process {
     pub(super) slots_at_load: Option<SlotRuns>,
     /// When it was last time to look at the slots of the Cluster.
     pub(super) slots_seen_at: Instant,
+    /// When questions or reports were last sent to the other masters.
+    pub(super) slots_sent_at: Instant,
 }
 
 /// Uses the state of the process. `work` must not call the server, which could call back.

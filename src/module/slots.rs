@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::arguments::KEY;
-use super::ffi::{Args, Context, Level};
+use super::ffi::{Args, Context, InServer, Level};
 use super::process::Process;
 use super::state_file::StateFile;
 use super::{clock, config, process, start};
@@ -20,6 +20,8 @@ use crate::wire::slots::{SlotMessage, has_highest_epoch, read_message, read_shar
 const PAUSE: Millis = Millis::new(200);
 /// The same while slots move: who gets one must hear from its former master before that is stopped.
 const HURRY: Millis = Millis::new(50);
+/// How long after a message the next one may be sent: more than a cron of the Cluster later.
+const SPACE: Millis = Millis::new(150);
 
 /// Refuses a decision about a lock in a slot that moves, or has just come, before the other master
 /// has answered, or while leases that this node does not know may stand.
@@ -51,7 +53,7 @@ fn admit_to(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
         return Ok(());
     }
     let came = come(context, slot);
-    if matches!(came, Err(Refusal::SlotMoving { .. })) {
+    if matches!(came, Err(Refusal::SlotMoving { .. })) && may_send(server) {
         ask_others(context);
     }
     came
@@ -81,11 +83,23 @@ pub(super) fn tick(context: &mut Context<'_>) {
         process::with(server, |process| process.node.raised_epoch(is_highest));
     }
     tell_of_silent(context);
+    if !may_send(server) {
+        return;
+    }
     ask_others(context);
     let told = process::with(server, |process| process.node.tell(now, config::max_ttl()));
     if let Some(told) = told {
         context.tell_cluster(None, &SlotMessage::Report(told).to_string());
     }
+}
+
+/// Whether to send questions and reports now: not with each cron. A server makes a lost connection
+/// anew in its cron, and greets the other one a moment later; Valkey 8.1 closes a connection if a
+/// module's message comes before that.
+fn may_send(server: InServer<'_>) -> bool {
+    process::with(server, |process| {
+        process::is_due(&mut process.slots_sent_at, SPACE, clock::now())
+    })
 }
 
 /// Logs which other masters keep this one from deciding, because they say nothing.
@@ -231,7 +245,7 @@ fn confirm(context: &mut Context<'_>, sender: &[u8], asked: &ConfirmQuestion) {
 /// Records what the node must not forget of slots and electorates. Whether the file has it.
 fn keep_news(context: &mut Context<'_>) -> bool {
     let server = context.in_server();
-    for change in process::with(server, |process| process.node.news_of_slots()) {
+    for change in process::with(server, |process| process.node.news_of_slots(clock::now())) {
         start::change_state(server, change);
     }
     !process::with(server, |process| process.state.as_ref().is_some_and(StateFile::is_behind))

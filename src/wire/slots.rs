@@ -56,8 +56,9 @@ pub fn read_shares(text: &str) -> Shares {
         let is = |flag: &str| flags.split(',').any(|given| given == flag);
         let is_own = is("myself");
         let mut ranges = Vec::new();
-        // The master of a replica, two times, the epoch, and the link.
-        for word in words.skip(5) {
+        // The master of a replica and two times come before the epoch, and the link after it.
+        let epoch = words.nth(3).and_then(|word| word.parse().ok());
+        for word in words.skip(1) {
             let inner = word.trim_matches(['[', ']']);
             let moving = |slot: &str, other: &str| {
                 let slot = slot.parse().ok().filter(|slot| is_own && *slot < SLOTS)?;
@@ -74,6 +75,7 @@ pub fn read_shares(text: &str) -> Shares {
         let name = name.as_bytes().to_vec();
         if is_own {
             (shares.name, shares.own) = (name, ranges);
+            shares.epoch = epoch.unwrap_or_default();
         } else if !ranges.is_empty() {
             shares.others.push((name, ranges));
         } else if is("master") {

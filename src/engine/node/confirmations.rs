@@ -69,8 +69,6 @@ pub(super) struct Confirmations {
     /// Up to when no other master can have decided in the settled slots; `None` before the first
     /// majority.
     covered_until: Option<Instant>,
-    /// Others may have decided before the first majority.
-    doubts_first: bool,
     /// When there was the first majority.
     first_at: Option<Instant>,
     /// It has started without a state file, and has heard of no electorate since.
@@ -133,7 +131,6 @@ impl Confirmations {
             asked_at: None,
             silence: None,
             covered_until: None,
-            doubts_first: false,
             first_at: None,
             may_have_lived_before: false,
             uncovered: BTreeMap::new(),
@@ -159,19 +156,22 @@ impl Confirmations {
         self.succession.count()
     }
 
-    /// Notes that another master may decide in the node's slots before most masters confirm them.
-    pub(super) const fn doubt_first(&mut self) {
-        self.doubts_first = true;
-    }
-
     /// Notes that the master found no state file. If others know it, it has lost that file.
     pub(super) const fn may_have_lived_before(&mut self) {
         self.may_have_lived_before = true;
     }
 
-    /// Whether others may have decided before the first majority, which is still to come.
-    pub(super) const fn doubts_first(&self) -> bool {
-        self.doubts_first
+    /// Whether most masters have answered a question that was asked later than this.
+    pub(super) fn have_answered_since(&self, at: Instant) -> bool {
+        self.are_most(|voter| voter.asked.is_some_and(|asked| at < asked))
+    }
+
+    /// Whether these electorates, the first that the master hears of, show that it has lost its
+    /// state file.
+    pub(super) fn shows_another_life(&mut self, told: &Electorates) -> bool {
+        let is_first = self.may_have_lived_before && !told.known.is_empty();
+        self.may_have_lived_before &= !is_first;
+        is_first && self.succession.had_another_life(told)
     }
 
     /// When most masters first answered, if they have.
@@ -319,20 +319,13 @@ impl Confirmations {
         Some((asked.unwrap_or(now), digest, told))
     }
 
-    /// Takes the electorates that another master knows, as in [`Succession::hear`]. If one of them
-    /// shows that this master has lost its state file, it does not know what it did before.
+    /// Takes the electorates that another master knows, as in [`Succession::hear`].
     pub(super) fn hear(
         &mut self,
         elector: &Elector,
         (told, digest): (Option<&Electorates>, u64),
         now: Instant,
     ) -> bool {
-        let had_another_life = |told: &Electorates| self.succession.had_another_life(told);
-        let tells = told.filter(|told| self.may_have_lived_before && !told.known.is_empty());
-        if let Some(told) = tells {
-            self.doubts_first |= had_another_life(told);
-            self.may_have_lived_before = false;
-        }
         let counts = self.succession.hear(elector, (told, digest), now);
         self.meet(now);
         if let Some(place) = self.place(elector) {
@@ -406,7 +399,7 @@ impl Confirmations {
     /// Since when most masters have confirmed this slot without a break, if they do.
     pub(super) fn steady_since(&self, slot: u16, now: Instant) -> Option<Instant> {
         if self.is_alone() {
-            return Some(Instant::default());
+            return Some(self.first_at.unwrap_or_default());
         }
         self.most_since(|voter| voter.confirms(slot, now), |voter| voter.steady_since(slot))
     }
@@ -429,8 +422,7 @@ impl Confirmations {
             if !self.panels.is_empty() {
                 self.first_at.get_or_insert(now);
             }
-            let is_first = !self.panels.is_empty() && std::mem::take(&mut self.doubts_first);
-            return (0..SLOTS).filter(|slot| is_first && decided.has(*slot)).collect();
+            return Vec::new();
         }
         let before = self.covered_until;
         let counts = |voter: &&Voter| voter.counts(now);
@@ -440,8 +432,7 @@ impl Confirmations {
         let mut broken = BTreeSet::new();
         if let (Some(until), Some(since)) = (until, since) {
             self.first_at.get_or_insert(now);
-            let is_first = std::mem::take(&mut self.doubts_first);
-            if is_first || before.is_some_and(|before| before < since) {
+            if before.is_some_and(|before| before < since) {
                 broken.extend((0..SLOTS).filter(|slot| decided.has(*slot)));
             }
             self.covered_until = before.max(Some(until));
@@ -643,28 +634,9 @@ mod tests {
         assert_eq!(told.told(b"bb", 130_000, vec![(0, 4)], vec![(3, 3)]), [3]);
     }
 
-    /// Regression: a promoted master waited by the clock, while its former master went on.
-    #[test]
-    fn who_was_promoted_doubts_its_slots_at_the_first_majority() {
-        let mut told = with_others(2);
-        told.doubt_first();
-        assert!(told.advance(&decided(), at(50)).is_empty());
-        assert_eq!(told.told(b"bb", 60_000, vec![(0, 4)], Vec::new()), [0, 1, 2, 3, 4]);
-        assert!(told.told(b"cc", 60_100, vec![(0, 4)], Vec::new()).is_empty());
-    }
-
-    /// Regression: with no other vote left, it did not wait.
-    #[test]
-    fn who_was_promoted_and_is_left_alone_doubts_its_slots() {
-        let mut told = with_others(0);
-        told.doubt_first();
-        assert_eq!(told.advance(&decided(), at(50)), [0, 1, 2, 3, 4]);
-        assert!(told.advance(&decided(), at(60)).is_empty());
-    }
-
     /// A second start may have its name, and not know what the first one did.
     #[test]
-    fn who_has_lost_the_state_file_doubts_its_slots() {
+    fn others_show_who_has_lost_the_state_file() {
         let own = |life| Elector { life, ..elector(b"aa") };
         let of = |life| {
             let members = [own(life), elector(b"bb")].into();
@@ -676,11 +648,8 @@ mod tests {
             if is_first {
                 told.may_have_lived_before();
             }
-            told.hear(&elector(b"bb"), (None, Electorates::default().digest()), at(10));
-            for life in lives {
-                told.hear(&elector(b"bb"), (Some(&of(*life)), of(*life).digest()), at(20));
-            }
-            told.doubts_first()
+            assert!(!told.shows_another_life(&Electorates::default()), "it tells of nobody");
+            lives.iter().any(|life| told.shows_another_life(&of(*life)))
         };
         assert!(doubts(true, &[6]), "it had a vote");
         assert!(!doubts(true, &[7]), "it has one");

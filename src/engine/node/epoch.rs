@@ -6,6 +6,8 @@
 //! then, and either may win. So it raises its epoch while none of its slots is on its way to
 //! another master, and not just after it has hung.
 
+use super::BEAT;
+use super::confirmations::Confirmations;
 use super::hang::Hang;
 use super::shares::Shares;
 use crate::engine::Instant;
@@ -17,6 +19,31 @@ pub(super) struct Epoch {
     hang: Hang<300>,
     /// A slot is on its way to another master.
     gives: bool,
+}
+
+/// Whether the epoch has risen where most masters did not hear of it. They may give its slots to
+/// others, and with its epoch this one wins them back: after a restart, without having seen that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rise {
+    epoch: Option<u64>,
+    /// When it was seen to rise.
+    at: Option<Instant>,
+}
+
+impl Rise {
+    /// Notes the epoch that a look shows.
+    pub(super) fn look(&mut self, epoch: u64, now: Instant) {
+        if self.epoch.replace(epoch).is_some_and(|before| before < epoch) {
+            self.at = Some(now);
+        }
+    }
+
+    /// Whether most masters have not answered since: for longer than that takes, unless they do not
+    /// answer anyway.
+    pub(super) fn is_unconfirmed(&mut self, confirmations: &Confirmations, now: Instant) -> bool {
+        self.at = self.at.filter(|at| !confirmations.have_answered_since(*at));
+        self.at.is_some_and(|at| at.after(BEAT) <= now || !confirmations.reach_most(now))
+    }
 }
 
 impl Epoch {

@@ -319,7 +319,8 @@ impl Found {
     /// slots, without having waited since: see [`Saved::doubts`].
     pub(super) fn doubts(&self, lock_count: u64) -> bool {
         match self {
-            Found::Present(saved) => saved.doubts || saved.was_replica,
+            // One that rested on replicas may not now.
+            Found::Present(saved) => saved.doubts || saved.was_replica || self.was_in_group(),
             Found::Missing => lock_count > 0,
             Found::Damaged => true,
         }

@@ -17,6 +17,8 @@ pub type SlotRuns = Vec<(u16, u16)>;
 pub struct Shares {
     /// Its name.
     pub name: MasterName,
+    /// Its configuration epoch.
+    pub epoch: u64,
     /// Its own.
     pub own: SlotRuns,
     /// At the first look after a start: whether it had none when it was loaded.

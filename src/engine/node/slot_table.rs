@@ -72,6 +72,8 @@ pub(super) struct SlotTable {
     disputed: BTreeMap<u16, (usize, Instant)>,
     /// When the node first looked.
     looked_at: Option<Instant>,
+    /// Any other master may have decided in the slots that the first look will show.
+    doubts_first: bool,
 }
 
 impl SlotTable {
@@ -120,10 +122,9 @@ impl SlotTable {
             let orphans = (0..SLOTS).filter(|slot| !shares.had_none && is_orphan(slot));
             orphans.for_each(|slot| self.orphans.insert(slot));
             self.settled = own.clone();
-            for slot in all(&shares.found).filter(|slot| own.has(*slot)) {
-                self.settled.remove(slot);
-                self.moves.insert(slot, Move::new(MoveStage::Found, None, now));
-            }
+            let found = if self.doubts_first { &shares.own } else { &shares.found };
+            let found = all(found).map(|slot| slot % SLOTS).filter(|slot| own.has(*slot));
+            self.doubt(found.collect(), now);
         }
         self.own = own;
     }
@@ -395,7 +396,15 @@ impl SlotTable {
     /// Whether any other master may have decided in one of its slots, or the node waits in one.
     pub(super) fn has_doubts(&self) -> bool {
         let is_doubted = |seen: &Move| seen.stage == MoveStage::Found || seen.until.is_some();
-        self.moves.values().any(|seen| seen.is_here() && is_doubted(seen))
+        let is_to_doubt = self.doubts_first && self.looked_at.is_none();
+        is_to_doubt || self.moves.values().any(|seen| seen.is_here() && is_doubted(seen))
+    }
+
+    /// Notes that any other master may have decided in all slots that the node has, or will find at
+    /// its first look.
+    pub(super) fn doubt_all(&mut self, now: Instant) {
+        self.doubts_first = true;
+        self.doubt(self.own.without(&SlotSet::default()), now);
     }
 
     /// How long a lease may stand, as the other masters report.

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use super::company::{Company, Readiness};
 use super::confirmations::{CONFIRM_DELAY, Confirmations};
 use super::electorate::{Elector, Electorates};
-use super::epoch::Epoch;
+use super::epoch::{Epoch, Rise};
 use super::pauses::Pauses;
 use super::recovery::{has_jumped, jump};
 use super::shares::{
@@ -62,6 +62,7 @@ pub struct Slots {
     confirmations: Confirmations,
     witness: Witness,
     epoch: Epoch,
+    rise: Rise,
     pauses: Pauses,
     /// When its floor last jumped after a wait.
     jumped_at: Option<Instant>,
@@ -70,7 +71,7 @@ pub struct Slots {
     /// What the state file has as [`Saved::doubts`](super::Saved::doubts).
     has_noted_doubts: bool,
     /// A node that rests on replicas has not begun its wait anew since most masters first confirmed
-    /// the slots that it had at its start or promotion.
+    /// the slots that it had at its start or promotion: of others, it asks their masters.
     owes_wait: bool,
 }
 
@@ -83,6 +84,7 @@ impl Slots {
             confirmations: Confirmations::new(boot, electorates),
             witness: Witness::default(),
             epoch: Epoch::default(),
+            rise: Rise::default(),
             pauses: Pauses::default(),
             jumped_at: None,
             told: None,
@@ -94,11 +96,11 @@ impl Slots {
     /// Notes which master has which slots. `has_jumped`: whether this one ever has.
     fn see(&mut self, shares: &Shares, has_jumped: bool, now: Instant) {
         self.pauses.look(shares, now);
-        // Of slots that come later, it asks their masters.
         self.owes_wait |= self.table.looked_at().is_none() && !shares.own.is_empty();
         self.table.look(shares, now);
         self.company.look(shares, (self.table.others(), has_jumped), now);
         self.epoch.look(shares, now);
+        self.rise.look(shares.epoch, now);
         self.confirmations.look(shares, now);
         self.witness.look(shares);
         self.compare(now);
@@ -107,8 +109,8 @@ impl Slots {
     /// Notes that another master may decide until most masters confirm this one: it was promoted,
     /// and its former master may go on; or it does not know what it did before its start. The state
     /// file has that.
-    pub(super) const fn doubt(&mut self) {
-        self.confirmations.doubt_first();
+    pub(super) fn doubt(&mut self) {
+        self.table.doubt_all(Instant::default());
         self.has_noted_doubts = true;
     }
 
@@ -118,8 +120,8 @@ impl Slots {
     }
 
     /// What the state file must have: doubts before what follows from them, and their end last.
-    fn news(&mut self) -> Vec<Change> {
-        let doubts = self.confirmations.doubts_first() || self.table.has_doubts();
+    fn news(&mut self, now: Instant) -> Vec<Change> {
+        let doubts = self.table.has_doubts() || self.rise.is_unconfirmed(&self.confirmations, now);
         let had_doubts = std::mem::replace(&mut self.has_noted_doubts, doubts);
         let electorates = self.confirmations.succession().news().map(Change::Electorates);
         let begin = (doubts && !had_doubts).then_some(Change::Doubts(true));
@@ -157,10 +159,24 @@ impl Slots {
         let (Some(at), Some(since)) = (at, since) else { return };
         let elector = Elector { name: name.to_vec(), life: told.life };
         let electorates = (told.electorates.as_ref(), told.digest);
-        if self.confirmations.hear(&elector, electorates, now) {
+        if self.hear_of(&elector, electorates, now) {
             self.confirmations.confirmed(&elector, (at, since), (&told.slots, &told.lost), now);
             self.compare(now);
         }
+    }
+
+    /// Takes the electorates that another master knows, as in [`Confirmations::hear`]. If they show
+    /// that this one has lost its state file, it does not know what it did before.
+    fn hear_of(
+        &mut self,
+        elector: &Elector,
+        (told, digest): (Option<&Electorates>, u64),
+        now: Instant,
+    ) -> bool {
+        if told.is_some_and(|told| self.confirmations.shows_another_life(told)) {
+            self.table.doubt_all(now);
+        }
+        self.confirmations.hear(elector, (told, digest), now)
     }
 
     /// The questions to ask now.
@@ -269,8 +285,8 @@ impl Node {
     }
 
     /// What the state file must have of slots and electorates before another message is sent.
-    pub fn news_of_slots(&mut self) -> Vec<Change> {
-        self.slots.as_mut().map(|slots| slots.news()).unwrap_or_default()
+    pub fn news_of_slots(&mut self, now: Instant) -> Vec<Change> {
+        self.slots.as_mut().map(|slots| slots.news(now)).unwrap_or_default()
     }
 
     /// Lets a node that rests on replicas begin its wait anew when most masters first confirm its
@@ -386,7 +402,7 @@ impl Node {
     ) -> Option<Confirmation> {
         let slots = self.slots.as_mut().filter(|slots| slots.table.looked_at().is_some())?;
         let elector = Elector { name: name.to_vec(), life: asked.life };
-        slots.confirmations.hear(&elector, (asked.electorates.as_ref(), asked.digest), now);
+        slots.hear_of(&elector, (asked.electorates.as_ref(), asked.digest), now);
         slots.compare(now);
         self.wait_for_others(now);
         let slots = self.slots.as_mut()?;
@@ -927,6 +943,41 @@ mod tests {
         started.is_confirmed(at(over + 1));
         assert_eq!(count(&started, over + 1), 0);
         assert_eq!(obstacle(&started, over + 1), None);
+    }
+
+    /// Regressions: it did not doubt a slot that was on its way to another master when it was
+    /// promoted, as a server may tell its replicas; and it spoke for a slot that it had lost.
+    #[test]
+    fn who_doubts_decides_in_no_slot_and_speaks_for_none() {
+        let mut node = joined();
+        node.slots.as_mut().unwrap().doubt();
+        node.sees(&leaving(3, b"bb"), at(0));
+        assert_eq!(node.unsettled_slots(), (0..10).collect::<Vec<_>>());
+        assert!(matches!(come(&mut node, 3, 100), Came::Waits { .. }));
+        node.sees(&given(), at(200));
+        let asked = (&vec![(9, 9)], Passage::BySteps);
+        assert_eq!(node.asked(b"bb", asked, (at(300), LONGEST), |_| false), []);
+    }
+
+    /// Regression: a master raised its epoch where it was cut off, was restarted, and won slots
+    /// back that another had got.
+    #[test]
+    fn who_raises_its_epoch_where_most_do_not_hear_of_it_doubts_after_a_start() {
+        let mut node = node();
+        let doubts = |node: &mut Node, now| {
+            let news = node.news_of_slots(at(now)).into_iter();
+            news.filter(|change| matches!(change, Change::Doubts(_))).collect::<Vec<_>>()
+        };
+        let raised = Shares { epoch: 5, ..shares(&[]) };
+        node.see(&raised, at(1_000));
+        assert_eq!(doubts(&mut node, 1_999), [], "most may hear of it soon");
+        assert_eq!(doubts(&mut node, 2_000), [Change::Doubts(true)]);
+        assert_eq!(doubts(&mut node, 3_000), []);
+        node.is_confirmed(at(3_100));
+        assert_eq!(doubts(&mut node, 3_100), [Change::Doubts(false)]);
+        assert!(decides(&node, 5), "it has seen all that happened");
+        node.see(&Shares { epoch: 6, ..raised }, at(9_000));
+        assert_eq!(doubts(&mut node, 9_000), [Change::Doubts(true)], "most are silent already");
     }
 
     /// A group that has no slots yet does not wait for the first that moves to it.

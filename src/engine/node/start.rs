@@ -352,7 +352,7 @@ mod tests {
             node.join_cluster(7, Electorates::default());
             node.found(Some(found), CLOCKS, 7);
             let saved = node.begin(loaded, caution).expect("it keeps a file").saved;
-            assert_eq!(node.news_of_slots(), [], "the file has that");
+            assert_eq!(node.news_of_slots(CLOCKS.now), [], "the file has that");
             (node, saved)
         };
         let saved = begun(Found::Missing, loaded(0, false), 0, CAUTION).1;
@@ -373,7 +373,7 @@ mod tests {
         promoted.rejoin_cluster(7);
         let (change, _) = promoted.promoted(CLOCKS.now, Millis::new(500), CAUTION);
         assert!(matches!(change, Change::Promoted { doubts: true, .. }));
-        assert_eq!(promoted.news_of_slots(), []);
+        assert_eq!(promoted.news_of_slots(CLOCKS.now), []);
         // Most masters confirm its slots: it waits there, and then doubts no more.
         let (mut node, _) = begun(doubtful, loaded(1, false), 0, CAUTION);
         let shares = Shares { name: b"aa".to_vec(), own: vec![(3, 4)], ..Shares::default() };
@@ -395,7 +395,7 @@ mod tests {
                 node.raised_epoch(true);
             }
             let waits = came.iter().any(|came| matches!(came, Came::Waits { .. }));
-            seen.push((waits, came, node.news_of_slots()));
+            seen.push((waits, came, node.news_of_slots(now)));
         }
         let waited = seen.iter().filter(|(waits, ..)| *waits).count();
         assert!((55..65).contains(&waited), "for {waited} tenths of a second");

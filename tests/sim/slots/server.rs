@@ -346,7 +346,7 @@ impl Cluster {
     fn keep_news(&mut self, at: usize) -> bool {
         let node = &mut self.masters[at].node;
         let mut is_kept = true;
-        for change in node.engine.news_of_slots() {
+        for change in node.engine.news_of_slots(node.clocks().now) {
             is_kept &= node.change_state(change).is_ok();
         }
         is_kept
@@ -467,6 +467,7 @@ impl Master {
         };
         Shares {
             name: name_of(own),
+            epoch: self.epochs[own],
             own: of(own),
             found: runs(self.found.iter().copied()),
             others,
