@@ -59,7 +59,7 @@ pub struct Slots {
     boot: u64,
     table: SlotTable,
     company: Company,
-    confirmations: Confirmations,
+    pub(super) confirmations: Confirmations,
     witness: Witness,
     epoch: Epoch,
     rise: Rise,
@@ -107,16 +107,10 @@ impl Slots {
     }
 
     /// Notes that another master may decide until most masters confirm this one: it was promoted,
-    /// and its former master may go on; or it does not know what it did before its start. The state
-    /// file has that.
+    /// or does not know what it did before its start. The state file has that.
     pub(super) fn doubt(&mut self) {
         self.table.doubt_all(Instant::default());
         self.has_noted_doubts = true;
-    }
-
-    /// As in [`Confirmations::may_have_lived_before`].
-    pub(super) const fn may_have_lived_before(&mut self) {
-        self.confirmations.may_have_lived_before();
     }
 
     /// What the state file must have: doubts before what follows from them, and their end last.
@@ -129,7 +123,6 @@ impl Slots {
         begin.into_iter().chain(electorates).chain(end).collect()
     }
 
-    /// As in [`Company::readiness`].
     fn readiness(&self, now: Instant, longest: Millis) -> Readiness {
         self.company.readiness((now, self.confirmations.first_at()), longest)
     }

@@ -157,7 +157,7 @@ impl Node {
         if doubts {
             slots.doubt();
         } else if found == Found::Missing {
-            slots.may_have_lived_before();
+            slots.confirmations.may_have_lived_before();
         }
         doubts
     }
