@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import re
 from typing import Any, Callable, Iterator
@@ -216,3 +217,19 @@ def test_a_value_of_a_wrong_type_is_told_with_its_type_and_what_is_allowed(
         assert {*texts} == {f"ttl is '5', of type str: give {allowed['ttl']}"}
 
     asyncio.run(work())
+
+
+def test_a_guard_on_a_stack_of_the_other_kind_says_what_it_is_for(locker: Locker) -> None:
+    # It was `__enter__() takes 1 positional argument but 4 were given`, at the end of the stack.
+    async def on_stacks() -> None:
+        guard: Any = await locker.aio.acquire("stacks")
+        with pytest.raises(TypeError, match="is for `async with`"), contextlib.ExitStack() as stack:
+            stack.push(guard)
+        await guard.release()
+        held: Any = await asyncio.to_thread(locker.acquire, "stacks")
+        with pytest.raises(TypeError, match="is for `with`"):
+            async with contextlib.AsyncExitStack() as stacks:
+                stacks.push_async_exit(held)
+        await asyncio.to_thread(held.release)
+
+    asyncio.run(on_stacks())

@@ -238,7 +238,7 @@ class Guard(_Held, _lockmod.Exit):
 
     if not TYPE_CHECKING:
 
-        def __aenter__(self) -> NoReturn:
+        def __aenter__(self, *_: object) -> NoReturn:
             # The error keeps this frame, which must not keep the lock.
             del self
             raise TypeError(_SYNC)
@@ -331,7 +331,7 @@ class AsyncGuard(_Held):
 
     if not TYPE_CHECKING:
 
-        def __enter__(self) -> NoReturn:
+        def __enter__(self, *_: object) -> NoReturn:
             del self  # as in Guard
             raise TypeError(_ASYNC)
 
@@ -435,7 +435,7 @@ class Guards(MadeOfMany, Tuple[Guard, ...], _lockmod.Exit):
 
     if not TYPE_CHECKING:
 
-        def __aenter__(self) -> NoReturn:
+        def __aenter__(self, *_: object) -> NoReturn:
             del self  # as in Guard
             raise TypeError(_SYNC)
 
@@ -455,7 +455,7 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
 
     if not TYPE_CHECKING:
 
-        def __enter__(self) -> NoReturn:
+        def __enter__(self, *_: object) -> NoReturn:
             del self  # as in Guard
             raise TypeError(_ASYNC)
 
