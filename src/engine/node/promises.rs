@@ -8,7 +8,7 @@
 use std::hash::{Hash, Hasher};
 
 use super::recovery::jump;
-use super::{Authority, Change, Lease, Lock, Mandate, Recovery, Stop, Uncounted};
+use super::{Authority, BEAT, Change, Lease, Lock, Mandate, Recovery, Stop, Uncounted};
 use crate::engine::{Clocks, Fence, Instant, Millis, Mode, QuarantineReason};
 
 /// How many fences one write of the fence ceiling covers. 2^53 has room for 8 * 10^9 crashes.
@@ -359,8 +359,13 @@ impl Promises {
         // jump, and does not know what the other master has reported.
         let jump = if is_news { jump(self.highest, clocks.wall) } else { Fence::ZERO };
         self.lift_floor(jump.max(known))?;
-        self.slots_wait_until = self.slots_wait_until.max(Some(until));
-        Ok(is_news.then_some(Change::Waits { until }))
+        if !is_news {
+            return Ok(None);
+        }
+        // Waits in thousands of slots that end within a second are one change.
+        let until = Instant::from_millis(until.as_millis().next_multiple_of(BEAT.get()));
+        self.slots_wait_until = Some(until);
+        Ok(Some(Change::Waits { until }))
     }
 
     /// The last instant of the node's waits, in all slots or in some; `None` if it does not wait.

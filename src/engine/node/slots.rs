@@ -671,6 +671,11 @@ mod tests {
         node.decides_in(slot, node.slots.as_ref().unwrap().pauses.hang.looked_at())
     }
 
+    /// The state file has the end of the second.
+    fn recorded(until: Instant) -> Option<Change> {
+        Some(Change::Waits { until: at(until.as_millis().div_ceil(1_000) * 1_000) })
+    }
+
     fn waits(left: u64, change: Option<Change>) -> Came {
         Came::Waits { left: Millis::new(left), change }
     }
@@ -746,10 +751,10 @@ mod tests {
         node.sees(&shares(&[12, 13]), at(100));
         ask(&mut node, (5, 2_000), (100, 100));
         let until = at(100 + 2_000 + 22);
-        let news = Some(Change::Waits { until });
+        let news = recorded(until);
         assert_eq!(come(&mut node, 12, 200), waits(1_923, news));
         assert_eq!(come(&mut node, 13, 300), waits(1_823, None), "the wait is already recorded");
-        assert_eq!(node.promises().waited_for(at(2_122)), Some(until));
+        assert_eq!(node.promises().waited_for(at(2_122)), Some(at(3_000)));
         let floor = node.promises().floor();
         assert!(floor > Fence::of_time(UnixTime::from_millis(WALL)), "if it starts again");
         let told = Footing { floor, left: Millis::ZERO, longest: LONGEST };
@@ -1049,7 +1054,7 @@ mod tests {
         assert!(node.questions(at(300)).is_empty(), "there is nobody to ask");
         let over = at(100).after(with_drift(SUPPORT.saturating_add(Millis::new(9_000))));
         let left = at(300).until(over.after(Millis::new(1)));
-        let news = Some(Change::Waits { until: over });
+        let news = recorded(over);
         assert_eq!(come(&mut node, 9, 300), waits(left.get(), news));
         node.sees(&Shares { found: Vec::new(), ..shares }, at(400));
         assert!(matches!(come(&mut node, 9, over.as_millis()), Came::Waits { change: None, .. }));
@@ -1640,7 +1645,7 @@ mod tests {
     #[test]
     fn a_slot_of_an_unknown_master_waits_for_the_longest_lease() {
         let over = at(200).after(with_drift(SUPPORT.saturating_add(LONGEST)));
-        let news = Some(Change::Waits { until: over });
+        let news = recorded(over);
         let mut node = joined();
         node.sees(&Shares { own: Vec::new(), had_none: true, ..shares(&[]) }, at(0));
         let dead = Shares { idle: vec![b"cc".to_vec()], ..with(30) };
@@ -1648,7 +1653,7 @@ mod tests {
         assert_eq!(come(&mut node, 30, 300), Came::Asks, "it may just have met the other");
         let late = over.as_millis() + 1;
         assert_eq!(come(&mut node, 30, late - 1), Came::Asks);
-        let told = Some(Change::Waits { until: at(late + 1_000) });
+        let told = recorded(at(late + 1_000));
         assert_eq!(come(&mut node, 30, late), waits(1_001, told), "the others must hear of it");
         tell(&mut node, 0, 0, late + 100);
         assert!(matches!(come(&mut node, 30, late + 1_000), Came::Waits { .. }));
