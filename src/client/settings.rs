@@ -20,6 +20,7 @@ const TTL_DEFAULT: Duration = Duration::from_secs(30);
 pub const TTL_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3_600);
 /// How long to wait for a held lock by default.
 const WAIT_DEFAULT: Duration = Duration::from_secs(10);
+
 /// Collects the settings of a [`Locker`](super::Locker).
 ///
 /// ```no_run

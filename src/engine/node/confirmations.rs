@@ -69,14 +69,14 @@ pub(super) struct Confirmations {
     /// Up to when no other master can have decided in the settled slots; `None` before the first
     /// majority.
     covered_until: Option<Instant>,
-    /// When there was the first majority.
-    first_at: Option<Instant>,
-    /// It has started without a state file, and has heard of no electorate since.
-    may_have_lived_before: bool,
     /// The same of single slots that lack a majority.
     uncovered: BTreeMap<u16, Instant>,
     /// Of slots that the node has lost: up to when most masters had confirmed them.
     ended: BTreeMap<u16, Instant>,
+    /// When there was the first majority.
+    first_at: Option<Instant>,
+    /// It has started without a state file, and has heard of no electorate since.
+    may_have_lived_before: bool,
 }
 
 impl Voter {
@@ -131,10 +131,10 @@ impl Confirmations {
             asked_at: None,
             silence: None,
             covered_until: None,
-            first_at: None,
-            may_have_lived_before: false,
             uncovered: BTreeMap::new(),
             ended: BTreeMap::new(),
+            first_at: None,
+            may_have_lived_before: false,
         }
     }
 

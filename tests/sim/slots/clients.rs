@@ -15,7 +15,7 @@ impl Cluster {
         let slot = slot_of(NAMES[name]);
         let owner = master.owners[&slot];
         let now = Instant::now();
-        let has_heard = master.heard_at.is_some_and(|at| now < at + self.plan.node_timeout);
+        let has_heard = master.heard_from.iter().any(|at| now < *at + self.plan.node_timeout);
         let is_in = now >= master.serves_from && has_heard;
         if !self.is_able(at) || !is_in || owner == NOBODY || now < master.holds_until {
             return Reply::Gone;

@@ -121,11 +121,10 @@ impl Cluster {
         let master = &mut self.masters[at];
         master.is_to_start_at = None;
         master.node.start_again();
-        (master.serves_from, master.heard_at) = (now + REJOINING, Some(now));
+        (master.serves_from, master.heard_from) = (now + REJOINING, [now; SERVERS]);
         (master.hands_over, master.holds_until) = (None, now);
         master.has_looked = false;
         master.waits_in.clear();
-        master.heard_from = [now; SERVERS];
         // A server takes each slot that no master has, if it has keys there.
         let left = master.node.locks.keys().map(|name| slot_of(name));
         let takes = |slot: &u16| master.node.is_master() && master.owners[slot] == NOBODY;

@@ -24,7 +24,7 @@ impl Cluster {
     /// Whether this master has lost its last slot to its replica.
     pub(super) fn is_replaced(&self, at: usize, successor: usize) -> bool {
         let has_none = self.masters[at].owners.values().all(|owner| *owner != at);
-        has_none && self.plan.replica.is_some() && self.masters[at].replaced_by == Some(successor)
+        has_none && self.masters[at].replaced_by == Some(successor)
     }
 
     /// The master becomes a replica of the one that has replaced it.
@@ -43,7 +43,7 @@ impl Cluster {
         let Some((at, master)) = self.group() else { return };
         let now = Instant::now();
         let is_linked = self.is_able(at) && self.is_able(master) && !self.are_parted(at, master);
-        if is_linked && self.masters[master].node.is_master() && self.lags_out(at) {
+        if is_linked && self.masters[master].node.is_master() && self.is_to_replicate(at) {
             self.replicate(at, master);
         }
         let timeout = self.plan.node_timeout;
@@ -56,7 +56,7 @@ impl Cluster {
         }
     }
 
-    fn lags_out(&mut self, at: usize) -> bool {
+    fn is_to_replicate(&mut self, at: usize) -> bool {
         let is_due = self.masters[at].replicates_at <= Instant::now();
         if is_due {
             self.masters[at].replicates_at = Instant::now() + self.millis(1, LAG_MS);

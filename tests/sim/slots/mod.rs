@@ -133,7 +133,7 @@ struct Master {
     epochs: [u64; SERVERS],
     /// Which servers it believes to be masters.
     are_masters: [bool; SERVERS],
-    /// When it last heard from each.
+    /// When it last heard from each since it started, or when that was.
     heard_from: [Instant; SERVERS],
     /// It was promoted, and has granted nothing yet.
     is_doubting: bool,
@@ -155,8 +155,6 @@ struct Master {
     reads_from: Instant,
     is_to_start_at: Option<Instant>,
     serves_from: Instant,
-    /// When it last heard from another master, since it started.
-    heard_at: Option<Instant>,
     ticked_at: Instant,
     /// When it last looked at its slots by itself.
     looked_at: Instant,
@@ -411,7 +409,6 @@ impl Cluster {
                 reads_from: now,
                 is_to_start_at: None,
                 serves_from: now,
-                heard_at: Some(now),
                 ticked_at: now,
                 looked_at: now,
                 has_looked: false,

@@ -106,7 +106,6 @@ impl Cluster {
         self.moves.retain(|one| one.slot != slot);
         self.note(at, &format!("gives slot {slot} up"));
         for master in &mut self.masters {
-            // A replica hears of no slot that nobody has.
             master.owners.insert(slot, NOBODY);
             master.importing.remove(&slot);
             master.migrating.remove(&slot);
@@ -159,7 +158,8 @@ impl Cluster {
             _ => from,
         };
         if step == Step::Add && !self.masters[to].node.is_master() {
-            self.give_away(one);
+            let to = self.masters().next()?;
+            self.give_away(one, to);
             return None;
         }
         // Its module looks at its slots a tenth of a second after its start.
@@ -260,13 +260,12 @@ impl Cluster {
     }
 
     /// Gives a slot that no master has to one that may not know who had it, by the next step.
-    fn give_away(&mut self, one: &mut Move) {
+    fn give_away(&mut self, one: &mut Move, to: usize) {
         if !self.servers().all(|at| self.is_able(at)) {
             return;
         }
         let highest = |master: &Master| master.node.engine.promises().highest().get();
         let highest = self.masters.iter().map(highest).max().unwrap_or(0);
-        let Some(to) = self.masters().next() else { return };
         self.masters[to].node.raise_floor(highest);
         (one.to, one.run) = (to, self.masters[to].node.run);
         one.waits_until = Some(Instant::now() + Duration::from(MAX_TTL));
@@ -278,14 +277,7 @@ impl Cluster {
     fn give_back(&mut self, one: &mut Move) {
         let run = self.masters[one.from].node.run;
         if one.source_run.is_some_and(|known| known != run) {
-            if !self.servers().all(|at| self.is_able(at)) {
-                return;
-            }
-            let highest = |master: &Master| master.node.engine.promises().highest().get();
-            let highest = self.masters.iter().map(highest).max().unwrap_or(0);
-            self.masters[one.from].node.raise_floor(highest);
-            one.waits_until = Some(Instant::now() + Duration::from(MAX_TTL));
-            one.source_run = None;
+            return self.give_away(one, one.from);
         }
         (one.to, one.run) = (one.from, run);
     }

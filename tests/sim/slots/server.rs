@@ -70,7 +70,6 @@ impl Cluster {
             Mail::Text(text) => self.hear(from, to, text.as_bytes()),
             Mail::Announced(said) => {
                 let (now, master) = (Instant::now(), &mut self.masters[to]);
-                master.heard_at = Some(now);
                 master.heard_from[from] = now;
                 if said.follows.is_some() {
                     master.are_masters[from] = false;
