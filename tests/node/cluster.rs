@@ -509,6 +509,28 @@ fn a_replica_that_is_promoted_and_restarted_where_it_hears_no_other_waits_when_i
     assert!(promoted.log().contains("QUARANTINE: slot "), "{}", promoted.log());
 }
 
+/// Regression: it waited only as long as its own setting.
+#[test]
+fn a_replica_that_is_promoted_waits_for_the_leases_that_its_master_reported() {
+    let long = || builder().module_arg("max-ttl", 60_000).start();
+    let pair = Pair::of(long(), long());
+    let promoted = long();
+    attach(&promoted, &pair.from);
+    let knows_all = || ask(&mut promoted.connect(), "CLUSTER INFO").contains("cluster_size:3");
+    wait_until("it knows all slots", knows_all);
+    // It need not have the lock: the last writes before a failover may be lost.
+    assert!(fence(&mut pair.from.connect(), "LOCK.ACQUIRE res A 60000") > 0);
+    for server in [&pair.from, &pair.to, &pair.third, &promoted] {
+        ask(&mut server.connect(), "CONFIG SET lockmod.max-ttl 1000");
+    }
+    pair.from.pause();
+    assert_eq!(ask(&mut promoted.connect(), "CLUSTER FAILOVER TAKEOVER"), "OK");
+    let left = || promoted.info_u64("lockmod_quarantine_left_ms");
+    wait_until("it waits", || left() > 30_000);
+    assert!(left() <= 60_000, "it waits for the leases, and not for ever");
+    pair.from.resume();
+}
+
 /// Regression: it took that for its first start, and granted beside leases that stood, with fences
 /// from 1.
 #[test]

@@ -15,6 +15,7 @@ mod direct;
 mod electorate;
 mod epoch;
 mod facts;
+mod footing;
 mod hang;
 mod in_line;
 mod inventory;

@@ -15,11 +15,28 @@ pub(super) struct OtherMaster {
     pub(super) told: Option<(Instant, Footing)>,
     /// When its first report came.
     first_told_at: Option<Instant>,
+    /// The longest lease of its last report before this node was promoted.
+    longest_before: Millis,
 }
 
 impl OtherMaster {
     pub(super) fn new(name: &[u8]) -> OtherMaster {
-        OtherMaster { name: name.to_vec(), told: None, first_told_at: None }
+        OtherMaster {
+            name: name.to_vec(),
+            told: None,
+            first_told_at: None,
+            longest_before: Millis::ZERO,
+        }
+    }
+
+    /// The same master for a node that was promoted: it has heard nothing since then.
+    pub(super) fn unheard(&self) -> OtherMaster {
+        OtherMaster { longest_before: self.longest(), ..OtherMaster::new(&self.name) }
+    }
+
+    /// How long a lease there may stand, as it reported last.
+    pub(super) fn longest(&self) -> Millis {
+        self.told.map_or(self.longest_before, |(_, told)| told.longest)
     }
 
     /// Takes a report.

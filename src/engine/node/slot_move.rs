@@ -228,10 +228,8 @@ impl Move {
                 self.until.unwrap_or_default().max(at.after(with_drift(told.left)))
             }
             (None, None) => {
-                let longest = told.map_or(longest, |(_, told)| longest.max(told.longest));
-                let whole = whole_wait(longest);
                 // The others must hear that it waits, whatever the length of a lease.
-                let until = self.since.max(steady_since).after(whole);
+                let until = self.since.max(steady_since).after(whole_wait(longest));
                 self.until.unwrap_or(now.after(BEAT)).max(until)
             }
         };

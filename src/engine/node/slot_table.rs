@@ -374,9 +374,7 @@ impl SlotTable {
             }
             Some(seen @ Move { stage: MoveStage::Found, .. }) => {
                 let higher = |(at, one): (Instant, Footing), (_, other): (_, Footing)| {
-                    let (floor, longest) =
-                        (one.floor.max(other.floor), one.longest.max(other.longest));
-                    (at, Footing { floor, longest, ..one })
+                    (at, Footing { floor: one.floor.max(other.floor), ..one })
                 };
                 seen.coming(told().reduce(higher), (now, steady_since), longest)
             }
@@ -409,8 +407,13 @@ impl SlotTable {
 
     /// How long a lease may stand, as the other masters report.
     pub(super) fn longest_told(&self) -> Millis {
-        let told = self.others.iter().filter_map(|other| other.told);
-        told.map(|(_, told)| told.longest).max().unwrap_or_default()
+        self.others.iter().map(OtherMaster::longest).max().unwrap_or_default()
+    }
+
+    /// Takes over, at a promotion, how long the leases of other masters may stand. The one that
+    /// this node replaces reports nothing any more.
+    pub(super) fn remember(&mut self, before: &SlotTable) {
+        self.others = before.others.iter().map(OtherMaster::unheard).collect();
     }
 
     /// Notes that any other master may have decided in these slots.

@@ -27,7 +27,7 @@ use super::slot_move::Coming;
 use super::slot_set::{all, runs};
 use super::slot_table::SlotTable;
 use super::witness::Witness;
-use super::{BEAT, Caution, Change, Node, SUPPORT, Stop};
+use super::{Caution, Change, Node, Stop};
 use crate::engine::{Clocks, Instant, Millis, QuarantineReason, Refusal};
 
 /// The outcome for a slot that has come.
@@ -57,7 +57,7 @@ fn left(now: Instant, until: Instant) -> Millis {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slots {
     boot: u64,
-    table: SlotTable,
+    pub(super) table: SlotTable,
     company: Company,
     pub(super) confirmations: Confirmations,
     witness: Witness,
@@ -67,7 +67,7 @@ pub struct Slots {
     /// When its floor last jumped after a wait.
     jumped_at: Option<Instant>,
     /// Its last report to the others, and when it was sent.
-    told: Option<(Instant, Footing)>,
+    pub(super) told: Option<(Instant, Footing)>,
     /// What the state file has as [`Saved::doubts`](super::Saved::doubts).
     has_noted_doubts: bool,
     /// A node that rests on replicas has not begun its wait anew since most masters first confirmed
@@ -123,7 +123,7 @@ impl Slots {
         begin.into_iter().chain(electorates).chain(end).collect()
     }
 
-    fn readiness(&self, now: Instant, longest: Millis) -> Readiness {
+    pub(super) fn readiness(&self, now: Instant, longest: Millis) -> Readiness {
         self.company.readiness((now, self.confirmations.first_at()), longest)
     }
 
@@ -230,21 +230,6 @@ impl Slots {
     fn owes_epoch(&self, now: Instant) -> bool {
         self.epoch.is_due(|| self.table.has_waited(now), now)
     }
-
-    /// The report to send to the others now, if it is due.
-    fn tell(&mut self, footing: Footing, now: Instant) -> Option<Footing> {
-        let is_due = |&(at, told): &(Instant, Footing)| {
-            told.floor != footing.floor
-                || told.left.is_zero() != footing.left.is_zero()
-                || told.longest < footing.longest
-                || at.after(BEAT) <= now
-        };
-        if !self.told.as_ref().is_none_or(is_due) {
-            return None;
-        }
-        self.told = Some((now, footing));
-        Some(footing)
-    }
 }
 
 impl Node {
@@ -256,12 +241,13 @@ impl Node {
     }
 
     /// The same for a replica that was promoted: it has not looked since then, and remembers the
-    /// electorates and the nodes that it knew.
+    /// electorates, the nodes and the lengths of leases that it knew.
     pub fn rejoin_cluster(&mut self, boot: u64) {
         let electorates = self.electorates().cloned().unwrap_or_default();
         let mut slots = Slots::new(boot, true, electorates);
         if let Some(before) = &self.slots {
             slots.confirmations.remember(&before.confirmations);
+            slots.table.remember(&before.table);
         }
         self.slots = Some(Box::new(slots));
     }
@@ -569,36 +555,11 @@ impl Node {
     pub fn news_of_voters(&mut self, now: Instant) -> Vec<Vec<u8>> {
         self.slots.as_mut().map(|own| own.confirmations.news_of_silent(now)).unwrap_or_default()
     }
-
-    /// The report to send to the other masters now, if it is due.
-    pub fn tell(&mut self, now: Instant, max_ttl: Millis) -> Option<Footing> {
-        let footing = self.footing(now, max_ttl);
-        self.slots.as_mut()?.tell(footing, now)
-    }
-
-    fn footing(&self, now: Instant, max_ttl: Millis) -> Footing {
-        // Not its waits in single slots: it does not speak for these.
-        let mut left = self.promises.quarantine(now).map_or(Millis::ZERO, |(left, _)| left);
-        if self.promises.check_authority(now).is_err() {
-            left = left.max(SUPPORT.saturating_add(self.longest(max_ttl, now)));
-        }
-        // The setting may have been lowered since.
-        let longest = self.longest(max_ttl, now).max(now.until(self.promises.longest()));
-        let readiness = self.slots.as_ref().map(|slots| slots.readiness(now, longest));
-        if let Some(Readiness::Alone | Readiness::Rests(_)) = readiness {
-            left = left.max(SUPPORT.saturating_add(longest));
-        }
-        Footing { floor: self.promises.floor(), left, longest }
-    }
-
-    /// The longest lease that may stand at another node.
-    fn longest(&self, max_ttl: Millis, now: Instant) -> Millis {
-        self.promises.authority().map_or(max_ttl, |authority| authority.longest(now))
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::SUPPORT;
     use super::super::authority::with_drift;
     use super::*;
     use crate::engine::{Claim, Fence, HeldCount, Lock, Mode, Token, UnixTime};
@@ -976,6 +937,32 @@ mod tests {
         assert!(decides(&node, 5), "it has seen all that happened");
         node.see(&Shares { epoch: 6, ..raised }, at(9_000));
         assert_eq!(doubts(&mut node, 9_000), [Change::Doubts(true)], "most are silent already");
+    }
+
+    /// Regression: it waited only as long as its own setting, which had been lowered, while leases
+    /// of its former master stood.
+    #[test]
+    fn who_is_promoted_waits_for_the_leases_that_others_reported() {
+        let wait_after = |reports: Option<Millis>| {
+            let longer = Footing { longest: Millis::new(9_000), ..footing(5, 0) };
+            let mut node = joined();
+            node.hear(b"bb", longer, at(2_000));
+            node.rejoin_cluster(BOOT);
+            let (change, _) = node.promoted(at(3_000), LONGEST, CAUTION);
+            let Change::Promoted { until: Some(until), .. } = change else { panic!("{change:?}") };
+            for now in [3_000, 3_700] {
+                node.hear(b"cc", footing(5, 0), at(now));
+                if let Some(longest) = reports {
+                    node.hear(b"bb", Footing { longest, ..longer }, at(now));
+                }
+            }
+            node.sees(&four(), at(4_000));
+            let longest = node.longest(LONGEST, at(4_000));
+            assert_eq!(node.footing(at(4_000), LONGEST).longest, LONGEST, "what is its own");
+            (until, longest)
+        };
+        assert_eq!(wait_after(None), (at(12_000), Millis::new(9_000)));
+        assert_eq!(wait_after(Some(LONGEST)), (at(12_000), LONGEST), "its leases are over");
     }
 
     /// A group that has no slots yet does not wait for the first that moves to it.

@@ -68,6 +68,7 @@ impl Cluster {
     pub(super) fn do_harm(&mut self) {
         let at = self.any_server();
         match self.random.random_range(0..11) {
+            0..=2 if self.plan.lowers => {}
             0..=2 if self.is_able(at) && self.may_stop(at) => {
                 let longest = if self.has_taken(at) { MAX_TTL.get() } else { 8_000 };
                 self.stop(at, 50..longest);

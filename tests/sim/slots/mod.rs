@@ -43,6 +43,9 @@ const SERVERS: usize = MASTERS + 1;
 /// Two locks in one slot, and one in another.
 const NAMES: [&[u8]; 3] = [b"{a}1", b"{a}2", b"{b}"];
 const MAX_TTL: Millis = Millis::new(6_000);
+/// What it is in every other [`PHASE`], in some runs: much longer than the rest of a wait.
+const RAISED: Millis = Millis::new(20_000);
+const PHASE: Duration = Duration::from_secs(8);
 /// In place of the master of a slot.
 const NOBODY: usize = usize::MAX;
 /// How often a server runs its cron, and the module looks at slots that do not move.
@@ -84,6 +87,8 @@ enum Broken {
     WaitsForNobody,
     /// A master decides whether others confirm its slots or not.
     AsksNobody,
+    /// A replica does not note how long the leases of its master may stand.
+    ForgetsLongest,
 }
 
 /// What a run does.
@@ -99,6 +104,9 @@ struct Plan {
     settled: usize,
     /// Which server is a replica at first.
     replica: Option<usize>,
+    /// Whether the longest lease is lowered now and then. No server stops then: one that is started
+    /// after that does not know which leases of a dead one stand.
+    lowers: bool,
 }
 
 impl Plan {
@@ -111,7 +119,8 @@ impl Plan {
         // The first or the last, because of two names the smaller one gives way.
         let replica = [None, None, None, Some(0), Some(SERVERS - 1)][seed as usize % 5];
         let replica = replica.filter(|_| faults > 0);
-        Plan { seed, broken, faults, delay_ms, node_timeout, settled, replica }
+        let lowers = replica.is_some() && seed.is_multiple_of(3);
+        Plan { seed, broken, faults, delay_ms, node_timeout, settled, replica, lowers }
     }
 
     fn servers(&self) -> Range<usize> {
@@ -301,6 +310,8 @@ struct Cluster {
     plan: Plan,
     random: StdRng,
     masters: Vec<Master>,
+    /// The longest lease that all servers allow.
+    max_ttl: Millis,
     mail: Vec<Letter>,
     /// What these two masters tell each other about slots is lost until then.
     cut: Option<(usize, usize, Instant)>,
@@ -424,6 +435,7 @@ impl Cluster {
             plan,
             random,
             masters,
+            max_ttl: MAX_TTL,
             mail: Vec::new(),
             cut: None,
             alone: None,
@@ -512,6 +524,7 @@ impl Cluster {
                 self.start_again(at);
             }
         }
+        self.lower();
         self.deliver();
         for at in self.servers() {
             if self.is_able(at) && self.masters[at].ticked_at + TICK <= now {
@@ -525,6 +538,18 @@ impl Cluster {
         }
         self.go_on_with_moves();
         self.use_lock();
+    }
+
+    /// Raises or lowers the longest lease on all servers at the same time.
+    fn lower(&mut self) {
+        let phase = self.started_at.elapsed().as_millis() / PHASE.as_millis();
+        let is_raised = self.plan.lowers && self.plan.faults > 0 && phase.is_multiple_of(2);
+        let max_ttl = if is_raised { RAISED } else { MAX_TTL };
+        if max_ttl != self.max_ttl {
+            self.note(0, &format!("the longest lease is {max_ttl:?} everywhere"));
+            self.max_ttl = max_ttl;
+            self.masters.iter_mut().for_each(|master| master.node.max_ttl = max_ttl);
+        }
     }
 
     async fn storm(&mut self) {
@@ -737,6 +762,11 @@ fn a_master_that_believes_who_takes_a_slot_late_is_caught() {
 fn a_master_that_asks_nobody_whether_its_slots_are_its_own_is_caught() {
     // One seed in three hundred finds it: the search begins a little before one that does.
     must_be_caught_from(250, Broken::AsksNobody, OVERLAP);
+}
+
+#[test]
+fn a_replica_that_does_not_know_how_long_leases_of_its_master_stand_is_caught() {
+    must_be_caught(Broken::ForgetsLongest, OVERLAP);
 }
 
 #[test]

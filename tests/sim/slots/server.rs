@@ -236,7 +236,7 @@ impl Cluster {
         }
         self.ask_others(at);
         let node = &mut self.masters[at].node;
-        let told = node.engine.tell(node.clocks().now, MAX_TTL);
+        let told = node.engine.tell(node.clocks().now, node.max_ttl);
         if let Some(mut told) = told {
             if broken == Broken::HidesItsFloor {
                 told.floor = Fence::ZERO;
@@ -257,7 +257,10 @@ impl Cluster {
         let has_vote = node.engine.electorates().is_some_and(|told| !told.known.is_empty());
         let engine = &mut node.engine;
         match read_message(message).expect("a master wrote it") {
-            SlotMessage::Report(footing) => {
+            SlotMessage::Report(mut footing) => {
+                if broken == Broken::ForgetsLongest && !is_master {
+                    footing.longest = Millis::ZERO;
+                }
                 engine.hear(&name, footing, now);
                 self.masters[to].heard_floors[from] = footing.floor.get();
                 let engine = &mut self.masters[to].node.engine;
@@ -300,8 +303,8 @@ impl Cluster {
                 let node = &mut self.masters[to].node;
                 let left: BTreeSet<u16> = node.locks.keys().map(|name| slot_of(name)).collect();
                 let has_locks = |slot| left.contains(&slot);
-                let mut answers =
-                    node.engine.asked(&name, (&slots, passage), (now, MAX_TTL), has_locks);
+                let now = (now, node.max_ttl);
+                let mut answers = node.engine.asked(&name, (&slots, passage), now, has_locks);
                 if broken == Broken::AnswersForAll {
                     let footing = Footing {
                         floor: node.engine.promises().floor(),
@@ -393,7 +396,7 @@ impl Cluster {
     pub(super) fn come(&mut self, at: usize, slot: u16) -> Result<(), Refusal> {
         let broken = self.plan.broken;
         let quarantine = broken != Broken::WaitsForNobody;
-        let settings = (MAX_TTL, Caution { quarantine, on_promotion: true });
+        let settings = (self.max_ttl, Caution { quarantine, on_promotion: true });
         let master = &mut self.masters[at];
         let clocks = master.node.dated();
         let came = master.node.decide(b"", |node, _, _| node.come(slot, clocks, settings))?;
