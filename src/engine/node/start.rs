@@ -186,7 +186,8 @@ impl Node {
         let waits = caution.waits_for_others();
         let rests = self.rests_on_replicas();
         let doubts = self.slots.as_mut().filter(|_| waits && !rests).map(|slots| slots.doubt());
-        let longest = self.longest(max_ttl, now);
+        // One that rests on replicas waits when it has authority.
+        let longest = if rests { max_ttl } else { self.longest(max_ttl, now) };
         let mut recovery = promote(self.date(now), self.promises.highest(), longest);
         if let Some(authority) = self.promises.authority_mut() {
             authority.appointed();
