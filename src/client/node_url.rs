@@ -7,10 +7,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
 use url::Url;
+
+use super::printable::Printable;
 
 const PORT_DEFAULT: u16 = 6379;
 const SENTINEL_PORT_DEFAULT: u16 = 26_379;
@@ -143,17 +146,19 @@ pub(super) enum Location {
     },
 }
 
-/// Without login: for people.
+/// Without login, on one line: for people.
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Location::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Location::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
-            Location::Unix(path) => path.display().fmt(f),
+            Location::Tcp { host, port, .. } if host.contains(':') => {
+                write!(f, "[{}]:{port}", Printable::text(host))
+            }
+            Location::Tcp { host, port, .. } => write!(f, "{}:{port}", Printable::text(host)),
+            Location::Unix(path) => Printable(path.as_os_str().as_bytes()).fmt(f),
             // The first is enough: these Sentinels have no second group of that name.
             Location::Sentinels { group, sentinels, .. } => match sentinels.first() {
-                Some(first) => write!(f, "{}/{group}", first.place),
-                None => f.write_str(group),
+                Some(first) => write!(f, "{}/{}", first.place, Printable::text(group)),
+                None => Printable::text(group).fmt(f),
             },
             Location::Cluster { seeds, .. } => match seeds.first() {
                 Some(first) => write!(f, "cluster:{first}"),
@@ -299,7 +304,7 @@ fn cluster(parts: &Parts<'_>) -> Result<NodeUrl, String> {
 fn tcp(url: &Url, port_default: u16) -> Result<NodeUrl, String> {
     let is_tls = matches!(url.scheme(), "rediss" | "valkeys");
     let host = match url.host().ok_or("it has no host")? {
-        url::Host::Domain(name) => domain(name),
+        url::Host::Domain(name) => domain(name)?,
         url::Host::Ipv4(address) => address.to_string(),
         url::Host::Ipv6(address) => address.to_string(),
     };
@@ -317,10 +322,14 @@ fn tcp(url: &Url, port_default: u16) -> Result<NodeUrl, String> {
 }
 
 /// A name, or an IPv4 address in one of the shorter spellings that the system accepts, as 127.1.
-fn domain(name: &str) -> String {
+/// Letters that are not ASCII, which the parser has escaped, become those that DNS has in place of
+/// them (IDNA).
+fn domain(name: &str) -> Result<String, String> {
     match url::Host::parse(name) {
-        Ok(url::Host::Ipv4(address)) => address.to_string(),
-        Ok(url::Host::Domain(_) | url::Host::Ipv6(_)) | Err(_) => name.to_ascii_lowercase(),
+        Ok(url::Host::Ipv4(address)) => Ok(address.to_string()),
+        Ok(url::Host::Domain(ascii)) if name.contains('%') => Ok(ascii),
+        Err(_) if name.contains('%') => Err("its host is no name that DNS could have".to_owned()),
+        Ok(url::Host::Domain(_) | url::Host::Ipv6(_)) | Err(_) => Ok(name.to_ascii_lowercase()),
     }
 }
 
@@ -398,12 +407,18 @@ fn check_blanks(url: &str) -> Result<(), String> {
     };
     let mut blanks = url.char_indices().filter(|(_, c)| is_blank(*c));
     match blanks.find(|blank| !is_allowed(*blank)) {
-        Some((at, _)) if !is_several => {
+        Some((at, c)) if !is_several => {
             let place = url[..at].chars().count() + 1;
-            Err(format!(
-                "it has a space or a line end at character {place}: leave it out, or write it as \
-                 %20 or %0A"
-            ))
+            Err(match c.is_whitespace() {
+                true => format!(
+                    "it has a space or a line end at character {place}: leave it out, or write it \
+                     as %20 or %0A"
+                ),
+                false => format!(
+                    "it has a control character (a NUL, for example) at character {place}: leave \
+                     it out"
+                ),
+            })
         }
         Some(_) | None => Ok(()),
     }
@@ -515,6 +530,10 @@ mod tests {
             ("redis://:pw\n@h", "at character 12"),
             ("redis://:p w@h", "at character 11"),
             ("redis://h\u{a0}", "at character 10"),
+            ("redis://h\0", "a control character (a NUL, for example) at character 10: leave"),
+            ("redis://h%0Ax", "no name that DNS could have"),
+            ("redis://größe%20", "no name that DNS could have"),
+            ("redis+cluster://a,h%0A", "no name that DNS could have"),
             ("unix:///a.sock\n", "at character 15"),
             ("unix:///a.sock ", "at character 15"),
             ("redis+sentinel://a, b/m ", "at character 24"),
@@ -588,6 +607,10 @@ mod tests {
             assert_eq!(read(&format!("redis://{spelling}")), Ok(tcp("127.0.0.1", 6379)));
         }
         assert_eq!(read("redis://my_host"), Ok(tcp("my_host", 6379)));
+        for spelling in ["Größe.example", "gr%C3%B6%C3%9Fe.example", "xn--gre-6ka8i.example"] {
+            let expected = tcp("xn--gre-6ka8i.example", 7001);
+            assert_eq!(read(&format!("redis://{spelling}:7001")), Ok(expected));
+        }
         assert_eq!(read("redis://h?protocol=resp3"), Ok(tcp("h", 6379)));
         let secret = |user: Option<&str>, password: &str| NodeUrl {
             user: user.map(str::to_owned),
@@ -643,6 +666,17 @@ mod tests {
         assert!(!format!("{:?}", read(url)).contains("s&w"));
         let bare = read("valkey+sentinel://s1/m").unwrap();
         assert_eq!((bare.user, bare.password, bare.database), (None, None, 0));
+    }
+
+    /// A locker's names are in errors, each of which is one line.
+    #[test]
+    fn a_name_is_one_line() {
+        for (url, shown) in [
+            ("unix:///run/a%0Ab%1B.sock", r"/run/a\nb\x1b.sock"),
+            ("redis+sentinel://s/my%0Amaster", r"s:26379/my\nmaster"),
+        ] {
+            assert_eq!(read(url).unwrap().place.to_string(), shown);
+        }
     }
 
     /// A list of nodes in a variable is separated by commas, and such URLs contain commas.

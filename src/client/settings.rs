@@ -280,6 +280,7 @@ impl LockerBuilder {
         for (index, given) in self.nodes.iter().enumerate() {
             let address = Destination::parse(given).map_err(|problem| {
                 let problem = format!("'{}': {problem}", node_url::shown(given));
+                let problem = Printable::text(&problem).to_string();
                 BuildError::BadUrl { position: index + 1, problem }
             })?;
             let same = addresses.iter().position(|other| other.is_same_node(&address));

@@ -6,12 +6,13 @@
 
 use std::fmt;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio_rustls::rustls;
 
-use super::printable::plain;
+use super::printable::{Printable, plain};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -69,7 +70,7 @@ impl Pem {
     fn name(&self) -> String {
         match self {
             Pem::Bytes(_) => "the PEM given".to_owned(),
-            Pem::File(path) => path.display().to_string(),
+            Pem::File(path) => Printable(path.as_os_str().as_bytes()).to_string(),
         }
     }
 }

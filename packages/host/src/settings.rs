@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockmod::client::{Acquire, BuildError, Locker, LockerBuilder, NAME_MAX, OptionRanges, joined};
+use lockmod::client::{Acquire, Locker, LockerBuilder, NAME_MAX, OptionRanges, joined};
 
 use crate::failure::{Failure, NodeVote};
 use crate::holding::Holding;
@@ -207,7 +207,6 @@ impl Host {
     /// # Errors
     /// [`Failure`] of the kind [`Option`](crate::Kind::Option), whose text says what to do.
     pub fn new(settings: Settings) -> Result<Host, Failure> {
-        check_controls(&settings.nodes)?;
         let background = background()?;
         let unit = settings.unit;
         let is_tls = |url: &String| url.starts_with("rediss") || url.starts_with("valkeys");
@@ -395,21 +394,6 @@ impl Host {
         let locker = self.inside()?.locker.get()?.clone();
         Ok(async move { locker.settle().await.iter().map(NodeVote::from).collect() })
     }
-}
-
-/// Refuses what cannot be seen, as it is: the client speaks of a space or a line end.
-fn check_controls(nodes: &[String]) -> Result<(), Failure> {
-    let is_hidden = |c: char| c.is_control() && !c.is_whitespace();
-    for (node, url) in nodes.iter().enumerate() {
-        if let Some(place) = url.chars().position(is_hidden) {
-            let problem = format!(
-                "for it has a control character (a NUL, for example) at character {}: leave it out",
-                place + 1
-            );
-            return Err(Failure::from(BuildError::BadUrl { position: node + 1, problem }));
-        }
-    }
-    Ok(())
 }
 
 /// An empty name is a lock like any other, but a program that asks for it means another. A longer

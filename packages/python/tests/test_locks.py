@@ -500,7 +500,11 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
         ({"nodes": ["redis://:hunter2@h\ud800"]}, "node 1 is broken text: give a text"),
         ({"nodes": ["redis://h\n"]}, "a line end at character 10"),
         ({"nodes": ["\0"]}, "it has a control character (a NUL, for example) at character 1: leave it out"),
-        ({"nodes": [nodes[0], "redis://b\x7f:pw@h", nodes[1]]}, "node 2 has no usable URL, for it has a control"),
+        ({"nodes": [nodes[0], "redis://b\x7f:pw@h", nodes[1]]}, "URL, 'redis://...@h': it has a control"),
+        ({"nodes": ["redis://h/\n\x1b[2J"]}, r"'redis://h/\n\x1b[2J': it has a space or a line end"),
+        ({"nodes": ["redis://h%0A"]}, "its host is no name that DNS could have"),
+        ({"nodes": ["unix:///a%0Ab", "unix:///a%0Ab"]}, r"nodes 1 and 2, /a\nb and /a\nb, are the same node"),
+        ({"label": "\n" * 129}, "at most 128"),
         ({"timeout": 20.0, "ttl": 30.0}, "timeout 20 s does not fit into the ttl 30 s: give 0.001 s to 10 s, a third"),
         ({"timeout": 1e300}, "timeout is 1e300: give a number of seconds, 0.001 to 10"),
         ({"timeout": -1, "ttl": 6}, "timeout is -1: give a number of seconds, 0.001 to 2"),
@@ -520,6 +524,7 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
         with pytest.raises(lockmod.OptionError) as refused:
             Locker(**{"nodes": nodes, **wrong})  # type: ignore[arg-type]
         assert says in str(refused.value), refused.value
+        assert str(refused.value).isprintable(), "one error is one line"
         assert isinstance(refused.value, ValueError)
     # One text, as `lockmod nodes` prints it. Regression: it was cut within the URL of a Cluster.
     for all_nodes in [
@@ -527,6 +532,9 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
         "redis+sentinel://h:1,h:2/g, redis://h:3,redis://h:4",
     ]:
         Locker(all_nodes)
+    assert repr(Locker("unix:///a%0Ab")) == r"<Locker of /a\nb>"
+    assert repr(Locker("redis+sentinel://h/a%0Ab")) == r"<Locker of h:26379/a\nb>"
+    assert repr(Locker("redis://größe.example")) == "<Locker of xn--gre-6ka8i.example:6379>"
     with pytest.raises(lockmod.OptionError, match="an even number"):
         Locker("redis+cluster://h:1,h:2,redis://h:3")
     with pytest.raises(lockmod.OptionError) as refused:
