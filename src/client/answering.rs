@@ -16,7 +16,8 @@ const SAME_CLUSTER: &str = "the same Cluster as ";
 #[cfg(feature = "cli")]
 pub(crate) fn same_as(vote: &Vote) -> Option<&str> {
     let text = match vote {
-        Vote::Unreachable(text) if &**text == SAME_SERVER => text,
+        // At the connection, and of a second answer in one round.
+        Vote::Refused(text) | Vote::Unreachable(text) if &**text == SAME_SERVER => text,
         Vote::Refused(text) if text.starts_with(SAME_CLUSTER) => text,
         _ => return None,
     };

@@ -32,7 +32,7 @@ pub enum NoReply {
     NoPermission(Arc<str>),
     /// The node is there, but does not serve at present.
     Unavailable(Arc<str>),
-    /// One side refused the other's certificate.
+    /// One side refused the other's certificate, or the node is another one under a second name.
     Refused(Arc<str>),
 }
 

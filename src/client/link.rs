@@ -269,7 +269,8 @@ async fn connect(
     // This takes several round trips: on a slow network far longer than one answer.
     let arrived = destination.connect(shared.seat.wakes.channel(), stall, asked).await?;
     if !shared.seat.answering.note(shared.seat.place, arrived.login.server) {
-        return Err(NoReply::Unreachable(SAME_SERVER.into()));
+        // As a Cluster that is given twice: no retry helps while the list is as it is.
+        return Err(NoReply::Refused(SAME_SERVER.into()));
     }
     Ok(arrived)
 }

@@ -62,7 +62,8 @@ pub enum Vote {
     NoPermission(Arc<str>),
     /// The key holds something that is not a lock.
     WrongType,
-    /// It refused the request, or one side the other's certificate, with this text.
+    /// It refused the request, or one side the other's certificate, with this text; or it is
+    /// another node under a second name.
     Refused(Arc<str>),
     /// It has no room: the lock has as many readers as it may have, too many are waiting, or it
     /// cannot put a ticket in line.

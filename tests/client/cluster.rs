@@ -276,8 +276,7 @@ async fn what_cannot_be_a_cluster_is_refused_with_what_to_do() {
     let twice = builder(&[cluster.url(), seed(1)]).allow_even_nodes().build();
     assert!(matches!(twice, Err(BuildError::SameNode { .. })), "{twice:?}");
     let both = builder(&[seed(0), cluster.masters[1].url()]).allow_even_nodes().build().unwrap();
-    let same =
-        |vote: &Vote| matches!(vote, Vote::Unreachable(text) if text.contains("same server"));
+    let same = |vote: &Vote| matches!(vote, Vote::Refused(text) if text.contains("same server"));
     let start = Instant::now();
     while !both.settle().await.iter().any(|report| same(&report.vote)) {
         assert!(start.elapsed() < PATIENCE, "both count");

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lockmod::client::{AcquireError, Locker, LockerBuilder, NodeReport, Vote};
 
-use crate::common::{Flow, Proxy, Server, start_nodes};
+use crate::common::{Flow, PATIENCE, Proxy, Server, start_nodes};
 use crate::{
     builder, connected, is_held, is_renewed, leases, locker, millis, nodes, refused, until,
 };
@@ -353,7 +353,16 @@ async fn a_server_under_two_names_has_one_vote() {
     nodes[1].pause();
     let error = locker.acquire("a").wait(millis(600)).await.unwrap_err();
     assert!(error.to_string().contains("the same server as another node"), "{error}");
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "one of the three is only slow: {error}");
     nodes[1].resume();
+    // No retry can give a quorum here, so none is made. This was an error that asked for one.
+    let twice = [nodes[0].url(), nodes[0].unix_url()];
+    let twice = Locker::builder().nodes(twice).allow_even_nodes().wait(PATIENCE).build().unwrap();
+    let start = Instant::now();
+    let error = twice.acquire("b").await.unwrap_err();
+    assert!(matches!(error, AcquireError::Refused(_)) && !error.is_retryable(), "{error}");
+    assert!(error.to_string().contains("the same server as another node: remove one"), "{error}");
+    assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
 }
 
 /// Regression: an address led to the server of another, whose connection had broken: the server

@@ -279,8 +279,7 @@ async fn what_cannot_be_a_group_is_refused_with_what_to_do() {
     assert!(matches!(twice, Err(BuildError::SameNode { .. })), "{twice:?}");
     let direct = group.servers[0].url();
     let both = builder(&[group.url(), direct]).allow_even_nodes().build().unwrap();
-    let same =
-        |vote: &Vote| matches!(vote, Vote::Unreachable(text) if text.contains("same server"));
+    let same = |vote: &Vote| matches!(vote, Vote::Refused(text) if text.contains("same server"));
     let start = Instant::now();
     while !both.settle().await.iter().any(|report| same(&report.vote)) {
         assert!(start.elapsed() < crate::common::PATIENCE, "both count");
