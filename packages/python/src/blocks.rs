@@ -11,8 +11,9 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
+
+use crate::outcome::known;
 
 /// The base of what a `with` block ends: its end releases, whatever is raised on the way.
 #[pyclass(frozen, subclass, module = "lockmod._lockmod")]
@@ -97,8 +98,7 @@ fn open(blocks: &Mutex<Open>) -> MutexGuard<'_, Open> {
 
 /// The number of this thread.
 fn thread(py: Python<'_>) -> PyResult<usize> {
-    static IDENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    IDENT.import(py, "threading", "get_ident")?.call0()?.extract()
+    known(py)?.ident.bind(py).call0()?.extract()
 }
 
 /// The guard of a block that ends.

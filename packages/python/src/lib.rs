@@ -23,6 +23,12 @@ fn finish(py: Python<'_>) {
     py.detach(lockmod_host::finish);
 }
 
+/// Imports what calls need, while that is possible.
+#[pyfunction]
+fn prepare(py: Python<'_>) -> PyResult<()> {
+    outcome::known(py).map(drop)
+}
+
 /// The URLs of nodes in one text.
 #[pyfunction]
 fn split_nodes(text: &str) -> Vec<String> {
@@ -38,5 +44,6 @@ fn _lockmod(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Port>()?;
     module.add_class::<Call>()?;
     module.add_function(wrap_pyfunction!(split_nodes, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare, module)?)?;
     module.add_function(wrap_pyfunction!(finish, module)?)
 }

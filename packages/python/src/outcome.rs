@@ -24,6 +24,31 @@ pub(crate) enum Value {
 
 pub(crate) type Outcome = Result<Value, Failure>;
 
+/// What is called in Python. It is imported with the package, because nothing can be imported while
+/// a program ends, and calls go on then: in `__del__`, say.
+pub(crate) struct Known {
+    build: Py<PyAny>,
+    vote: Py<PyAny>,
+    info: Py<PyAny>,
+    is_daemon: Py<PyAny>,
+    /// The number of a thread.
+    pub(crate) ident: Py<PyAny>,
+}
+
+pub(crate) fn known(py: Python<'_>) -> PyResult<&'static Known> {
+    static KNOWN: PyOnceLock<Known> = PyOnceLock::new();
+    KNOWN.get_or_try_init(py, || {
+        let find = |module, name| Ok::<_, PyErr>(py.import(module)?.getattr(name)?.unbind());
+        Ok(Known {
+            build: find("lockmod._errors", "build")?,
+            vote: find("lockmod._errors", "NodeVote")?,
+            info: find("lockmod._locker", "NodeInfo")?,
+            is_daemon: find("lockmod._ending", "is_daemon")?,
+            ident: find("threading", "get_ident")?,
+        })
+    })
+}
+
 /// Where results of calls arrive for an event loop.
 #[pyclass(frozen, module = "lockmod._lockmod")]
 pub(crate) struct Port {
@@ -204,8 +229,7 @@ fn wait(
 
 /// Whether the program ends without waiting for this thread.
 fn is_daemon(py: Python<'_>) -> PyResult<bool> {
-    static ASK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let ask = || ASK.import(py, "lockmod._ending", "is_daemon")?.call0()?.extract();
+    let ask = || known(py)?.is_daemon.bind(py).call0()?.extract();
     match ask() {
         // What a signal handler has raised meanwhile.
         Err(error) if !is_finalizing(py) => Err(error),
@@ -281,41 +305,38 @@ impl<T: Told> Told for Vec<T> {
     }
 }
 
-/// Makes a struct an object of the class of this name, with the fields by their names. The compiler
-/// asks for each field.
+/// Makes a struct an object of this class, with the fields by their names. The compiler asks for
+/// each field.
 macro_rules! told_as {
-    ($type:ident is $module:literal $class:literal { $($field:ident),+ $(,)? }) => {
+    ($type:ident is $class:ident { $($field:ident),+ $(,)? }) => {
         impl Told for $type {
             fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
                 let $type { $($field),+ } = self;
                 let fields = PyDict::new(py);
                 $(fields.set_item(stringify!($field), $field.to_python(py)?)?;)+
-                CLASS.import(py, $module, $class)?.call((), Some(&fields))
+                known(py)?.$class.bind(py).call((), Some(&fields))
             }
         }
     };
 }
 
-told_as!(NodeVote is "lockmod._errors" "NodeVote" {
+told_as!(NodeVote is vote {
     node, vote, text, fence, label, left, held_for, master,
 });
 
-told_as!(NodeState is "lockmod._locker" "NodeInfo" {
+told_as!(NodeState is info {
     node, state, fence, label, left, held_for, waiters, readers, reader_labels, waiting_readers,
     first_waiting, vote,
 });
 
 /// The exception for a failure; `_errors.py` has the classes, and decides which one it is.
 pub(crate) fn error(py: Python<'_>, failure: &Failure) -> PyErr {
-    static BUILD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let build = || -> PyResult<PyErr> {
-        let build = BUILD.import(py, "lockmod._errors", "build")?;
         let votes = failure.nodes.to_python(py)?;
         let tried = failure.tried.map(|(waited, attempts)| (seconds(waited), attempts));
         let (kind, text) = (failure.kind.word(), failure.text.as_str());
         let fields = (kind, text, votes, tried, failure.reason, failure.is_retryable);
-        Ok(PyErr::from_value(build.call1(fields)?))
+        Ok(PyErr::from_value(known(py)?.build.bind(py).call1(fields)?))
     };
     build().unwrap_or_else(|other| other)
 }

@@ -135,3 +135,42 @@ def test_a_daemon_thread_says_nothing_when_the_program_ends(
     assert ended.stdout == b"RefusedError('the program ends')\n"
     for what in ("", ":work", ":block"):
         assert {told.state for told in locker.info(name + what)} == {"free"}, what
+
+
+LAST = """if True:
+    import atexit
+
+    def use():
+        for call in (lambda: locker.acquire("a"), guard.check, guard.extend, lock.__enter__):
+            try:
+                call()
+            except Exception as error:
+                print(repr(error))
+        print(repr(locker), repr(guard), repr(lock))
+
+    class Last:
+        def __del__(self):
+            use()
+
+    where = {where!r}
+    if where == "atexit":
+        # It runs after the locks are released.
+        atexit.register(use)
+    import lockmod
+    locker = lockmod.Locker({nodes!r}, ttl={ttl}, timeout=2)
+    guard, lock = locker.acquire({name!r}), locker.lock({name!r} + ":2")
+    last = Last() if where == "__del__" else None
+    """
+
+
+@pytest.mark.parametrize("where", ["atexit", "__del__"])
+def test_the_first_error_may_come_at_the_end_of_a_program(nodes: list[str], name: str, where: str) -> None:
+    """Regression: what makes an error was imported with the first one, which was an ImportError."""
+    program = LAST.format(nodes=nodes, name=name, ttl=TTL, where=where)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=True, timeout=2 * PATIENCE, capture_output=True, text=True
+    )
+    assert ended.stderr == ""
+    said = [line.split("(")[0] for line in ended.stdout.splitlines()]
+    assert said[:4] == ["RefusedError", "LostError", "LostError", "RefusedError"], ended.stdout
+    assert said[4].endswith(f"released> <Lock b'{name}:2'>"), ended.stdout

@@ -19,6 +19,7 @@ All lengths of time are in seconds.
 
 from . import _alone as _alone  # refuses a subinterpreter, before anything is loaded there
 from . import _ending as _ending  # registers what a process does at its end
+from . import _lockmod
 from ._errors import (
     ForkedError,
     HeldError,
@@ -33,6 +34,9 @@ from ._errors import (
 from ._guard import AsyncGuard, AsyncGuards, AsyncLost, Guard, Guards, Lost
 from ._locker import AsyncLocker, Lock, Locker, NodeInfo
 from ._options import Name
+
+# What it needs in Python cannot be imported at the end of a program.
+_lockmod.prepare()
 
 __all__ = [
     "AsyncGuard",
