@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -28,20 +28,37 @@ impl Exit {
     }
 
     /// Releases; raises `LostError` if the lease ended while the block ran.
+    #[pyo3(signature = (*given, **named))]
     fn __exit__<'py>(
         slf: &Bound<'py, Self>,
-        kind: &Bound<'py, PyAny>,
-        error: &Bound<'py, PyAny>,
-        trace: &Bound<'py, PyAny>,
+        given: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        check_end(slf, given, named)?;
         let py = slf.py();
-        let ended = slf.call_method1(intern!(py, "_end"), (kind, error, trace));
+        let ended = slf.call_method1(intern!(py, "_end"), given);
         if ended.is_err() {
             // After a normal end this does nothing; in a forked child it fails, as the end did.
             drop(slf.call_method0(intern!(py, "_abandon")));
         }
         ended
     }
+}
+
+/// Refuses a call with other arguments, in the name of the class that a program knows.
+fn check_end(
+    block: &Bound<'_, PyAny>,
+    given: &Bound<'_, PyTuple>,
+    named: Option<&Bound<'_, PyDict>>,
+) -> PyResult<()> {
+    if given.len() == 3 && named.is_none() {
+        return Ok(());
+    }
+    let kind = block.get_type().name()?;
+    Err(PyTypeError::new_err(format!(
+        "{kind}.__exit__() takes the class of an error, the error and its traceback, or None three \
+         times: a `with` block calls it"
+    )))
 }
 
 /// A block that has begun.
@@ -143,15 +160,16 @@ impl Blocks {
     }
 
     /// Releases; raises `LostError` if the lease ended while the block ran.
+    #[pyo3(signature = (*given, **named))]
     fn __exit__<'py>(
         slf: &Bound<'py, Self>,
-        kind: &Bound<'py, PyAny>,
-        error: &Bound<'py, PyAny>,
-        trace: &Bound<'py, PyAny>,
+        given: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        check_end(slf, given, named)?;
         let py = slf.py();
         let guard = leave(py, &slf.get().threads, thread(py)?)?;
-        guard.call_method1(intern!(py, "__exit__"), (kind, error, trace))
+        guard.call_method1(intern!(py, "__exit__"), given)
     }
 
     /// Notes that this task began a block.

@@ -2,7 +2,6 @@
 
 use lockmod_host::{Given, Holding};
 use pyo3::IntoPyObjectExt;
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::locker::Length;
@@ -28,11 +27,6 @@ impl Lease {
     #[getter]
     fn name(&self) -> &[u8] {
         self.0.name()
-    }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        let text = "a guard cannot be copied or pickled: it is one lock, held in this process";
-        Err(PyTypeError::new_err(text))
     }
 
     fn validity(&self) -> f64 {

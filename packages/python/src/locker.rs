@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use lockmod_host::{Given, Host, Request, Settings, Unit};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::outcome::{Port, Value, error, run};
@@ -98,10 +97,6 @@ impl Core {
     /// Raises `RefusedError` if it is closed.
     fn check_open(&self, py: Python<'_>) -> PyResult<()> {
         self.0.check_open().map_err(|failure| error(py, &failure))
-    }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(PyTypeError::new_err("a Locker cannot be pickled: make one in each process"))
     }
 
     #[allow(clippy::too_many_arguments)] // Keywords: Python's acquire() has the same.

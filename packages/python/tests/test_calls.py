@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
+import functools
 import inspect
+import pickle
 import re
 from typing import Any, Callable, Iterator
 
@@ -16,6 +19,8 @@ from lockmod import Locker, OptionError, compat
 
 # What begins with one underscore is not for users: `_Held`, but not `__init__`.
 INNER = re.compile(r"(?<!\w)_(?!_)\w+")
+# The classes of the native part.
+NATIVE = re.compile(r"\b(Blocks|Core|Exit|Lease)\b")
 
 # What a program gets, and does not make.
 MADE = {
@@ -65,6 +70,31 @@ def test_what_a_program_gets_is_not_made_by_its_class(kind: Any, locker: Locker)
                 made(*arguments, **options)
             text = f"{made.__name__} is not made by calling its class: {MADE[kind]}"
             assert str(refused.value).startswith(text)
+    # Its methods told of attributes that only this package has.
+    with pytest.raises(TypeError, match="is not made by calling its class"):
+        kind.__new__(kind)
+
+
+@pytest.mark.parametrize("kind", [Locker, compat.Lock, compat.AsyncLock])
+def test_what_was_not_initialised_says_so(kind: Any) -> None:
+    one = kind.__new__(kind)
+    assert kind.__name__ in repr(one)
+    wanted = {"name": "a", "names": ["a"], "additional_time": 5}
+    used = []
+    uses = [one, one.aio] if kind is Locker else [one]
+    for of, name in [(of, name) for of in uses for name in dir(of)]:
+        if name.startswith("_") or not callable(getattr(type(of), name, None)):
+            continue
+        used.append(name)
+        method = getattr(of, name)
+        given = [wanted[part] for part in inspect.signature(method).parameters if part in wanted]
+        assert asyncio.run(said(lambda: method(*given))) == (  # noqa: B023
+            f"{kind.__name__}.__init__() has not been called"
+        ), name
+    assert {"acquire", "settle", "close"} <= {*used} or {"acquire", "extend", "owned"} <= {*used}
+    for name in ("fence", "validity") if kind is not Locker else ():
+        with pytest.raises(RuntimeError, match=r"__init__\(\) has not been called"):
+            getattr(one, name)
 
 
 def objects(locker: Locker) -> Iterator[object]:
@@ -90,6 +120,9 @@ def wrong_calls(one: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "for", lambda: [*one]
     yield "[]", lambda: one["a"]
     yield ".", lambda: one.bogus
+    for name in ("__enter__", "__exit__", "__aenter__", "__aexit__"):
+        if hasattr(type(one), name):
+            yield name, lambda name=name: getattr(one, name)(5)  # type: ignore[misc]
     for name in dir(type(one)):
         if name.startswith("_"):
             continue
@@ -100,6 +133,55 @@ def wrong_calls(one: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
         for arguments, options in WRONG_ARGUMENTS[2:]:
             call = f"{name}() of {len(arguments)} arguments and {options}"
             yield call, lambda method=method, a=arguments, o=options: method(*a, **o)  # type: ignore[misc]
+
+
+def test_what_has_a_native_part_is_neither_copied_nor_pickled(locker: Locker) -> None:
+    # The end of a copy was that of the original: `copy.copy(locker).close()` closed both.
+    every = [*objects(locker), *asyncio.run(async_objects(locker))]
+    values = (Exception, lockmod.NodeInfo, lockmod.NodeVote)
+    single = [one for one in every if not isinstance(one, values)]
+    assert {type(one) for one in single} == {*MADE, Locker, compat.Lock, compat.AsyncLock}
+    protocols = range(pickle.HIGHEST_PROTOCOL + 1)
+    dumps = [functools.partial(pickle.dumps, protocol=protocol) for protocol in protocols]
+    for one in single:
+        for work in (copy.copy, copy.deepcopy, *dumps):
+            with pytest.raises(TypeError) as refused:
+                work(one)
+            text = f"{type(one).__name__} cannot be copied or pickled: it "
+            assert str(refused.value).startswith(text)
+    for one in every:
+        if isinstance(one, lockmod.Guard):
+            one.check()
+
+    class Own(Locker):
+        def __init__(self, nodes: str) -> None:
+            super().__init__(nodes)
+            self.args = (nodes,)
+
+        def __reduce__(self) -> Any:
+            return Own, self.args
+
+    own = Own("redis://h")
+    with copy.copy(own) as other:
+        assert other is not own
+    own.lock("a")
+
+
+def test_values_and_errors_are_copied_and_pickled(locker: Locker) -> None:
+    # As `concurrent.futures` does with those of a child.
+    errors: list[lockmod.LockError] = [kind("a") for kind in CLASSES if issubclass(kind, lockmod.LockError)]
+    with locker.acquire("calls", label="worker-7") as guard:
+        values = [*locker.info("calls"), *locker.settle()]
+        with pytest.raises(lockmod.HeldError) as held:
+            locker.try_acquire("calls")
+    with pytest.raises(lockmod.LostError) as lost:
+        guard.check()
+    assert held.value.label == "worker-7" and lost.value.reason == "released"
+    for work in (copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))):
+        for error in [*errors, held.value, lost.value]:
+            same = work(error)
+            assert (type(same), str(same), vars(same)) == (type(error), str(error), vars(error))
+        assert [work(value) for value in values] == values
 
 
 def test_no_error_names_what_is_not_for_users(locker: Locker, servers: list[Node]) -> None:
@@ -113,6 +195,7 @@ def test_no_error_names_what_is_not_for_users(locker: Locker, servers: list[Node
             for what, call in wrong_calls(one):
                 text = await said(call)
                 assert not INNER.search(text), f"{one!r} {what}: {text}"
+                assert not NATIVE.search(text), f"{one!r} {what}: {text}"
         acquiring.close()
         for kind in CLASSES:
             for arguments, options in WRONG_ARGUMENTS:
@@ -158,7 +241,7 @@ def test_a_value_of_a_wrong_type_is_told_with_its_type_and_what_is_allowed(
 ) -> None:
     class Odd:
         def __repr__(self) -> str:
-            return "\ud800"
+            return "\ud800\n\x1b"
 
     # `locker` has a ttl of 10 s, and a timeout of 2 s.
     ranges = {
@@ -179,7 +262,7 @@ def test_a_value_of_a_wrong_type_is_told_with_its_type_and_what_is_allowed(
     def refused(call: Callable[..., object], name: str, give: str, *arguments: object) -> None:
         for value, shown in [
             (object, "<class 'object'>, of type type"),
-            (Odd(), "\\ud800, of type Odd"),
+            (Odd(), "\\ud800\\n\\x1b, of type Odd"),
             (5j, "5j, of type complex"),
         ]:
             with pytest.raises(OptionError) as error:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import ctypes
 import gc
 import inspect
 import os
-import pickle
 import re
 import signal
 import subprocess
@@ -736,20 +734,6 @@ def test_the_guards_of_several_locks_stay_as_they_are(locker: Locker, servers: l
     asyncio.run(work())
     locker.settle()
     assert {node.info(one)["state"] for node in servers for one in names} == {b"free"}
-
-
-def test_what_holds_locks_is_not_pickled(locker: Locker, name: str) -> None:
-    with pytest.raises(TypeError, match="make one in each process"):
-        pickle.dumps(locker)
-    guards = locker.acquire_many([name])
-    other = asyncio.run(locker.aio.acquire(f"{name}:2"))
-    says = "a guard cannot be copied or pickled: it is one lock, held in this process"
-    for held in (guards, guards[0], other, lockmod.AsyncGuards([other])):
-        for work in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(TypeError, match=says):
-                work(held)
-    with guards:
-        guards[0].check()
 
 
 def test_a_guard_that_is_kept_is_released_by_nothing(locker: Locker, nodes: list[str], name: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, NoReturn, Tuple
 
 from . import _lockmod
 from ._errors import ForkedError, LostError, NoQuorumError, RefusedError
-from ._made import Made, MadeOfMany, made
+from ._made import Made, MadeOfMany
 from ._options import function, seconds
 from ._port import callbacks, run, watch
 
@@ -24,7 +24,6 @@ _ASYNC = "a guard of `locker.aio` is for `async with`, not `with`"
 _SYNC = (
     "this guard is for `with`: for `async with`, take `locker.lock(...)` or a guard of `locker.aio`"
 )
-_ONE = "a guard cannot be copied or pickled: it is one lock, held in this process"
 
 
 def shown(name: bytes) -> str:
@@ -35,7 +34,6 @@ def shown(name: bytes) -> str:
 class _Lost(Made):
     _part = _lockmod.Lease
 
-    @made
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
 
@@ -112,7 +110,6 @@ class _Held(Made):
 
     _part = _lockmod.Lease
 
-    @made
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
 
@@ -155,9 +152,6 @@ class _Held(Made):
     def _abandon(self) -> None:
         """Releases without waiting for any node."""
         self._lease.abandon()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(_ONE)
 
     def __repr__(self) -> str:
         try:
@@ -298,7 +292,6 @@ class AsyncGuard(_Held):
         "`await locker.aio.acquire(name)` returns one, and `async with locker.lock(name)` has one"
     )
 
-    @made
     def __init__(self, lease: Lease) -> None:
         super().__init__(lease)
         self._block: _Block | None = None
@@ -430,9 +423,6 @@ class Guards(MadeOfMany, Tuple[Guard, ...], _lockmod.Exit):
         for guard in self:
             guard._abandon()  # pyright: ignore[reportPrivateUsage]
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(_ONE)
-
     if not TYPE_CHECKING:
 
         def __aenter__(self, *_: object) -> NoReturn:
@@ -449,9 +439,6 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
     """
 
     _part, _source = AsyncGuard, "`await locker.aio.acquire_many(names)` returns them"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(_ONE)
 
     if not TYPE_CHECKING:
 

@@ -12,7 +12,7 @@ from typing import Optional, TypeVar, cast
 from . import _lockmod
 from ._errors import NodeVote, given
 from ._guard import AsyncGuard, AsyncGuards, Guard, Guards, shown
-from ._made import Made, made
+from ._made import Made, Single, unmade
 from ._options import Length, Name, Options, all_bytes, checked_label, file, flag, name_bytes
 from ._options import options, seconds, terms, urls
 from ._port import run
@@ -86,7 +86,10 @@ class NodeInfo(NamedTuple):
         return given(self)
 
 
-class Locker:
+_HERE = "it has the connections of this process: make one in each process"
+
+
+class Locker(Single):
     """Acquires locks over a quorum of nodes. A program needs only one; any thread may use it.
 
     It keeps its connections to all nodes until it is closed, nothing refers to it any more, or the
@@ -130,6 +133,7 @@ class Locker:
     wait for nodes. After a fork the child's first call opens new connections.
     """
 
+    _single = _HERE
     _is_closed = False
 
     def __init__(
@@ -178,8 +182,7 @@ class Locker:
         try:
             is_here = self._forks == _forks
         except AttributeError:
-            kind = type(self).__name__
-            raise RuntimeError(f"{kind}.__init__() has not called super().__init__()") from None
+            raise unmade(self) from None
         if not is_here and not self._is_closed:
             # Two threads at once make one each, and the later one stays: both are good.
             self._made = _lockmod.Core(self._nodes, **self._settings)
@@ -381,7 +384,7 @@ class Acquiring(Coroutine[Any, Any, Any]):
             return getattr(self._inside, name)
         raise AttributeError(f"a coroutine has no '{name}', the guard has: write {_AWAIT}")
 
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *_: object) -> NoReturn:
         self.close()
         give = f"write async with {_AWAIT}, or locker.lock(...)"
         raise TypeError(f"a coroutine is not a block: {give}")
@@ -418,9 +421,9 @@ class AsyncLocker(Made):
 
     # A new one is made for each `locker.aio`.
     __slots__ = ("_locker",)
+    _single = _HERE
     _part, _source = Locker, "`aio` of a Locker is one"
 
-    @made
     def __init__(self, locker: Locker) -> None:
         self._locker = locker
 
@@ -533,8 +536,8 @@ class Lock(Made, _lockmod.Blocks):
     """
 
     _part, _source = Options, "`lock(name)` of a Locker returns one"
+    _new = _lockmod.Blocks.__new__
 
-    @made
     def __init__(self, locker: Locker, name: bytes, options: Options) -> None:
         self._locker, self._name, self._options = locker, name, options
         self._forks = _forks

@@ -55,7 +55,30 @@ def explained(init: _Init) -> _Init:
     return cast("_Init", called)
 
 
-class Made:
+class Single:
+    """The base of classes whose objects have a native part.
+
+    A copy would have the same one, so its `close()` or `release()` would be that of the original.
+    """
+
+    __slots__ = ()
+
+    _single: ClassVar[str] = "it is one lock, held in this process"
+    """Why there is no second one."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} cannot be copied or pickled: {self._single}")
+
+
+def unmade(one: object) -> RuntimeError:
+    """The error of an object whose `__init__` has not run."""
+    kind = type(one)
+    is_own = kind.__init__.__module__.startswith("lockmod.")
+    what = "has not been called" if is_own else "has not called super().__init__()"
+    return RuntimeError(f"{kind.__name__}.__init__() {what}")
+
+
+class Made(Single):
     """The base of classes whose objects a program gets, and does not make."""
 
     __slots__ = ()
@@ -64,6 +87,8 @@ class Made:
     """The class of the last argument, or of the elements of a list."""
     _source: ClassVar[str]
     """Where a program gets one."""
+    _new: ClassVar[Callable[..., Any]] = object.__new__
+    """The `__new__` of the class that decides on the layout of its objects."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -73,17 +98,14 @@ class Made:
     def _refuse(cls) -> NoReturn:
         raise TypeError(f"{cls.__name__} is not made by calling its class: {cls._source}")
 
+    # Type checkers know what each class is made of.
+    if not TYPE_CHECKING:
 
-def made(init: _Init) -> _Init:
-    """Has `__init__` refuse what a program calls it with."""
-
-    @functools.wraps(init)
-    def checked(self: Any, *parts: Any, **options: Any) -> None:
-        if options or not parts or not isinstance(parts[-1], self._part):
-            self._refuse()
-        init(self, *parts)
-
-    return cast("_Init", checked)
+        def __new__(cls, *parts: Any, **options: Any) -> Any:
+            """Raises `TypeError` for what a program calls it with."""
+            if options or not parts or not isinstance(parts[-1], cls._part):
+                cls._refuse()
+            return cls._new(cls)
 
 
 class MadeOfMany(Made):

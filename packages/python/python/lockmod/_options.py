@@ -33,11 +33,16 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
+def _printable(text: str) -> str:
+    """One line: a class may show its values in several, or in broken text."""
+    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if text.isprintable() else "".join(escaped)
+
+
 def _shown(value: object) -> str:
     """A value in short."""
     try:
-        # A class may show its values in broken text.
-        return reprlib.repr(value).encode(errors="backslashreplace").decode()
+        return _printable(reprlib.repr(value))
     except ValueError:
         # Python does not write an int of so many digits.
         return f"a large {type(value).__name__}"

@@ -52,7 +52,7 @@ from ._errors import ForkedError, HeldError, LockError as Failure, LostError, No
 from ._errors import OptionError, RefusedError, TooLateError
 from ._guard import AsyncGuard, Guard
 from ._locker import Locker, NodeInfo
-from ._made import adopt, explained
+from ._made import Single, adopt, explained, unmade
 from ._options import Name, name_bytes, number
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-class _Base:
+class _Base(Single):
     """The part that does not depend on how a lock waits."""
 
     @explained
@@ -231,10 +231,9 @@ class _Base:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            kind = type(self).__name__
             if "local" not in vars(self) and not name.startswith("__"):
-                raise RuntimeError(f"{kind}.__init__() has not called super().__init__()")
-            raise AttributeError(f"'{kind}' object has no attribute '{name}'")
+                raise unmade(self)
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def _check_client(self) -> None:
         """Refuses clients that the original could not use either."""
