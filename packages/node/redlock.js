@@ -5,7 +5,7 @@
 const { EventEmitter } = require('node:events')
 const { inspect } = require('node:util')
 const { server } = require('./lib/clients.js')
-const { shown, typed } = require('./lib/options.js')
+const { detached, printable, shown, typed } = require('./lib/options.js')
 const { Locker, HeldError, LockError, LostError, OptionError } = require('./index.js')
 
 /**
@@ -74,11 +74,15 @@ class ExecutionError extends Error {
   }
 }
 
-/**
- * What the locks that replace each other share.
- *
- * @typedef {{ guards: Guard[], isOver: boolean }} Held
- */
+/** What the locks that replace each other share. */
+class Held {
+  isOver = false
+
+  /** @param {Guard[]} guards */
+  constructor(guards) {
+    this.guards = guards
+  }
+}
 
 class Lock {
   /** @type {Held} */
@@ -92,6 +96,9 @@ class Lock {
    * @param {number} expiration
    */
   constructor(redlock, resources, held, attempts, expiration) {
+    if (!(held instanceof Held)) {
+      throw new OptionError('a Lock is not made with new: acquire of a Redlock returns one')
+    }
     this.redlock = redlock
     this.resources = resources
     this.attempts = attempts
@@ -105,16 +112,32 @@ class Lock {
   }
 
   get fence() {
-    return Math.max(...Lock.held(this, 'read').guards.map((guard) => guard.fence))
+    return Math.max(...Lock.#of(this, 'fence').#held.guards.map((guard) => guard.fence))
   }
 
-  release() {
-    return this.redlock.release(this)
+  async release() {
+    return await Lock.#of(this, 'release').redlock.release(this)
   }
 
   /** @param {number} duration */
-  extend(duration) {
-    return this.redlock.extend(this, duration)
+  async extend(duration) {
+    return await Lock.#of(this, 'extend').redlock.extend(this, duration)
+  }
+
+  /**
+   * What `this` is of, unless the member was taken off its lock.
+   *
+   * @param {Lock} lock
+   * @param {string} member
+   */
+  static #of(lock, member) {
+    if (Lock.#is(lock)) return lock
+    throw detached(Lock.prototype, member, 'lock')
+  }
+
+  /** @param {unknown} value */
+  static #is(value) {
+    return typeof value === 'object' && value !== null && #held in value
   }
 
   /**
@@ -122,7 +145,7 @@ class Lock {
    * @param {string} what
    */
   static held(lock, what) {
-    if (typeof lock === 'object' && lock !== null && #held in lock) return lock.#held
+    if (Lock.#is(lock)) return lock.#held
     // Not its fields: a lock of node-redlock has its token among them.
     const kind = /** @type {any} */ (lock)?.constructor?.name ?? String(lock)
     const text = `The lock to ${what} is of the kind ${kind}: give a Lock of this package.`
@@ -142,14 +165,14 @@ class Redlock extends EventEmitter {
 
   /**
    * @param {Iterable<Client> | Locker} clients
-   * @param {Partial<Settings>} [settings]
-   * @param {object} [scripts]
+   * @param {Partial<Settings> | null} [settings]
+   * @param {object | null} [scripts]
    */
   constructor(clients, settings = {}, scripts) {
     super()
     // As in node-redlock: an error of one node goes to listeners only, and is not thrown.
     this.on('error', () => {})
-    if (scripts !== undefined) {
+    if (scripts !== undefined && scripts !== null) {
       throw new OptionError('there are no scripts to replace: the module decides in the server')
     }
     /** @type {Settings} */
@@ -179,13 +202,31 @@ class Redlock extends EventEmitter {
     this.#patient(Infinity)
   }
 
+  /**
+   * What `this` is of, unless the method was taken off its object.
+   *
+   * @param {Redlock} redlock
+   * @param {string} method
+   */
+  static #of(redlock, method) {
+    if (Redlock.#is(redlock)) return redlock
+    throw detached(Redlock.prototype, method, 'redlock')
+  }
+
+  /** @param {unknown} value */
+  static #is(value) {
+    return typeof value === 'object' && value !== null && #lockers in value
+  }
+
   // Not the clients: their URLs may have passwords.
   [inspect.custom]() {
+    if (!Redlock.#is(this)) return 'Redlock {}'
     const of = this.#locker === undefined ? `${this.clients.size} clients` : inspect(this.#locker)
     return `Redlock { ${of} }`
   }
 
   async quit() {
+    Redlock.#of(this, 'quit')
     this.#hasQuit = true
     for (const locker of this.#lockers.values()) locker.close()
     await Promise.all([...this.clients].map((client) => quit(client)))
@@ -197,7 +238,8 @@ class Redlock extends EventEmitter {
    * @param {Partial<Settings>} [settings]
    */
   async acquire(resources, duration, settings) {
-    return await this.#acquire(resources, duration, merge(this.settings, settings), false)
+    const redlock = Redlock.#of(this, 'acquire')
+    return await redlock.#acquire(resources, duration, merge(this.settings, settings), false)
   }
 
   /**
@@ -205,6 +247,7 @@ class Redlock extends EventEmitter {
    * @param {Partial<Settings>} [_settings] Not used: a release needs none.
    */
   async release(lock, _settings) {
+    Redlock.#of(this, 'release')
     const held = Lock.held(lock, 'release')
     lock.expiration = 0
     if (held.isOver) throw new ExecutionError('The lock has been released before.', [])
@@ -222,6 +265,7 @@ class Redlock extends EventEmitter {
    * @param {Partial<Settings>} [settings]
    */
   async extend(existing, duration, settings) {
+    Redlock.#of(this, 'extend')
     whole(duration)
     const held = Lock.held(existing, 'extend')
     if (existing.expiration < Date.now()) {
@@ -245,6 +289,7 @@ class Redlock extends EventEmitter {
    * @returns {Promise<T>}
    */
   async using(resources, duration, first, second) {
+    Redlock.#of(this, 'using')
     whole(duration)
     const routine = typeof first === 'function' ? first : second
     const settings = merge(this.settings, typeof first === 'function' ? undefined : first)
@@ -307,7 +352,7 @@ class Redlock extends EventEmitter {
         }
         // The time of the first locks ran on during the wait for the others.
         if (!renew) await Promise.all(guards.slice(0, -1).map((guard) => guard.extend()))
-        return this.#lock(resources, { guards, isOver: false }, duration, settings)
+        return this.#lock(resources, new Held(guards), duration, settings)
       } catch (error) {
         await Promise.allSettled(guards.map((guard) => guard.release()))
         const isOver = !(error instanceof LostError) || Date.now() >= deadline
@@ -359,7 +404,7 @@ class Redlock extends EventEmitter {
     votes.forEach((vote, node) => {
       if (vote.vote === 'granted' || vote.vote === 'confirmed') return
       const said = vote.vote === 'not_held' ? 'no longer held' : vote.text
-      const text = `${resources.join(', ')}: ${said} (${vote.node})`
+      const text = `${printable(resources.join(', '))}: ${said} (${vote.node})`
       const error = vote.vote === 'held' ? new ResourceLockedError(text) : new Error(text)
       votesAgainst.set(clients[node] ?? vote.node, error)
       this.emit('error', error)
@@ -403,7 +448,7 @@ function spelled(text) {
 function check(resources) {
   const isList = Array.isArray(resources) && resources.length > 0
   if (isList && resources.every((name) => typeof name === 'string' && name !== '')) return
-  const given = inspect(resources, { depth: 1, breakLength: Infinity })
+  const given = printable(inspect(resources, { depth: 1, breakLength: Infinity }))
   const text = `The resources are ${given}: give an array of strings that are not empty.`
   throw new ExecutionError(text, [])
 }
@@ -430,7 +475,7 @@ function merge(settings, changes) {
   for (const [name, value] of given) {
     if (!Object.hasOwn(LEAST, name)) {
       const names = Object.keys(LEAST).join(', ')
-      throw new OptionError(`there is no setting '${name}': there are ${names}`)
+      throw new OptionError(`there is no setting ${shown(name)}: there are ${names}`)
     }
     const least = LEAST[/** @type {keyof Settings} */ (name)]
     const isAllowed = typeof value === 'number' && value >= least

@@ -25,6 +25,11 @@ const guards = new WeakMap()
 /** @type {WeakSet<Guard>} Those that have thrown their loss: their block's end does not again. */
 const told = new WeakSet()
 
+/** @param {unknown} value */
+function isLease(value) {
+  return value instanceof native.Lease
+}
+
 class Guard {
   /** @type {Lease} */
   #lease
@@ -33,7 +38,9 @@ class Guard {
 
   /** @param {Lease} lease */
   constructor(lease) {
-    if (!(lease instanceof native.Lease)) throw new OptionError('a Guard is made by acquire')
+    if (!isLease(lease)) {
+      throw new OptionError('a Guard is not made with new: acquire of a Locker returns one')
+    }
     this.#lease = lease
   }
 
@@ -41,11 +48,16 @@ class Guard {
    * The lease of `this`, unless the member was taken off its guard.
    *
    * @param {Guard} guard
-   * @param {string} member
+   * @param {string | symbol} member
    */
   static #of(guard, member) {
-    if (typeof guard === 'object' && guard !== null && #lease in guard) return guard.#lease
+    if (Guard.#is(guard)) return guard.#lease
     throw detached(Guard.prototype, member, 'guard')
+  }
+
+  /** @param {unknown} value */
+  static #is(value) {
+    return typeof value === 'object' && value !== null && #lease in value
   }
 
   get fence() {
@@ -124,6 +136,7 @@ class Guard {
   // JavaScript does not say how the block ended. If it ended with the loss, as thrown by `check`, a
   // second error would hide it in a SuppressedError.
   async [asyncDispose]() {
+    Guard.#of(this, asyncDispose)
     const isTold = told.has(this)
     const error = await end(this)
     if (error !== null && !isTold) throw error
@@ -131,7 +144,7 @@ class Guard {
 
   [Symbol.for('nodejs.util.inspect.custom')]() {
     // What only inherits from one is shown, too.
-    if (!(#lease in this)) return 'Guard {}'
+    if (!Guard.#is(this)) return 'Guard {}'
     const reason = this.#lease.reason()
     const state = reason ?? `valid for ${Math.round(this.validity)} ms`
     const shared = reason === null && !this.exclusive ? 'shared, ' : ''
@@ -159,12 +172,22 @@ function teller(controller) {
  * @extends {Array<Guard>}
  */
 class Guards extends Array {
+  /** @param {Lease[]} leases */
+  constructor(leases) {
+    if (!Array.isArray(leases) || !leases.every(isLease)) {
+      throw new OptionError('Guards are not made with new: acquireMany of a Locker returns them')
+    }
+    super()
+    for (const lease of leases) this.push(new Guard(lease))
+  }
+
   // What is made of them is an ordinary array.
   static get [Symbol.species]() {
     return Array
   }
 
   async [asyncDispose]() {
+    if (!(this instanceof Guards)) throw detached(Guards.prototype, asyncDispose, 'guards')
     const isTold = this.some((guard) => told.has(guard))
     const error = await endAll(this)
     if (error !== null && !isTold) throw error

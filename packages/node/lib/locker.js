@@ -44,11 +44,16 @@ class Locker {
    * What `this` is of, unless the method was taken off its locker.
    *
    * @param {Locker} locker
-   * @param {string} method
+   * @param {string | symbol} method
    */
   static #of(locker, method) {
-    if (typeof locker === 'object' && locker !== null && #core in locker) return locker
+    if (Locker.#is(locker)) return locker
     throw detached(Locker.prototype, method, 'locker')
+  }
+
+  /** @param {unknown} value */
+  static #is(value) {
+    return typeof value === 'object' && value !== null && #core in value
   }
 
   /**
@@ -63,7 +68,7 @@ class Locker {
       (port) => core.acquire(port, bytes, wait, ttl, label, renew, maxHold, shared),
       signal,
     )
-    return only(guards(done))
+    return only(done)
   }
 
   /**
@@ -89,7 +94,7 @@ class Locker {
       (port) => core.acquireMany(port, asked, read, wait, ttl, label, renew, maxHold),
       signal,
     )
-    return guards(done)
+    return new Guards(done.leases ?? [])
   }
 
   /**
@@ -137,24 +142,17 @@ class Locker {
   }
 
   [dispose]() {
-    this.close()
+    Locker.#of(this, dispose).close()
   }
 
   async [asyncDispose]() {
-    this.close()
+    Locker.#of(this, asyncDispose).close()
   }
 
   [Symbol.for('nodejs.util.inspect.custom')]() {
     // What only inherits from one is shown, too.
-    return #core in this ? `Locker { ${this.#core.shown()} }` : 'Locker {}'
+    return Locker.#is(this) ? `Locker { ${this.#core.shown()} }` : 'Locker {}'
   }
-}
-
-/** @param {Done} done */
-function guards(done) {
-  const held = new Guards()
-  for (const lease of done.leases ?? []) held.push(new Guard(lease))
-  return held
 }
 
 /**
@@ -197,10 +195,10 @@ async function hold(held, signal, work) {
   return result
 }
 
-/** @param {Held[]} guards */
-function only([guard]) {
-  if (guard === undefined) throw new LockError('an acquisition came to nothing')
-  return guard
+/** @param {Done} done */
+function only({ leases: [lease] = [] }) {
+  if (lease === undefined) throw new LockError('an acquisition came to nothing')
+  return new Guard(lease)
 }
 
 /**

@@ -78,7 +78,7 @@ function check(options, known) {
         throw new OptionError("there is no option 'wait': tryAcquire does not wait, acquire does")
       }
       const names = Object.keys(known).join(', ')
-      throw new OptionError(`there is no option '${name}': there are ${names}`)
+      throw new OptionError(`there is no option ${shown(name)}: there are ${names}`)
     }
     if (value !== undefined && !isOf(type, value)) {
       if (type !== 'number') {
@@ -140,21 +140,34 @@ function isWellFormed(text) {
  * The refusal of a method or getter that was used without its object, by its name.
  *
  * @param {object} prototype
- * @param {string} member
+ * @param {string | symbol} member
  * @param {string} object
  */
 function detached(prototype, member, object) {
   const isGetter = Object.getOwnPropertyDescriptor(prototype, member)?.get !== undefined
-  const path = `${object}.${member}`
+  const [name, path] =
+    typeof member === 'symbol'
+      ? [member.description, `${object}[${member.description}]`]
+      : [member, `${object}.${member}`]
   const use = isGetter ? `read it as ${path}` : `call it as ${path}(...), or bind it`
-  return new OptionError(`${member} has lost its ${object}: ${use}`)
+  return new OptionError(`${name} has lost its ${object}: ${use}`)
 }
 
 /** @param {unknown} value In a short line. */
 function shown(value) {
   const short = { depth: 0, breakLength: Infinity, maxArrayLength: 3, maxStringLength: 40 }
-  const text = inspect(value, short)
+  const text = printable(inspect(value, short))
   return text.length > 80 ? `${text.slice(0, 80)}...` : text
+}
+
+/** @param {string} text On one line, as the native part shows what others have written. */
+function printable(text) {
+  return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (c) => {
+    const code = /** @type {number} */ (c.codePointAt(0))
+    if (code === 10) return '\\n'
+    const hex = code.toString(16)
+    return code < 128 ? `\\x${hex.padStart(2, '0')}` : `\\u{${hex}}`
+  })
 }
 
 /** @param {unknown} value A value of a wrong type in a short line, with that type. */
@@ -236,6 +249,7 @@ module.exports = {
   length,
   list,
   named,
+  printable,
   shown,
   typed,
   urls,

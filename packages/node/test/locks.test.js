@@ -488,16 +488,23 @@ test('a value of a wrong type is told with its type and what is allowed', async 
 test('a method that has lost its object says how to call it', async () => {
   const locker = patient()
   const guard = await locker.acquire('detached')
-  for (const method of ['acquire', 'tryAcquire', 'acquireMany', 'using', 'usingMany', 'info', 'settle']) {
-    const { [method]: call } = locker
-    const says = `${method} has lost its locker: call it as locker.${method}(...), or bind it`
-    await assert.rejects(call('x', () => {}), { name: 'OptionError', message: says })
-    await assert.rejects(call.call({}, 'x', () => {}), { name: 'OptionError', message: says })
-  }
-  for (const method of ['check', 'extend', 'downgrade', 'release', 'keep']) {
-    const { [method]: call } = guard
-    const says = `${method} has lost its guard: call it as guard.${method}(...), or bind it`
-    await assert.rejects(async () => call(), { name: 'OptionError', message: says })
+  // The ends of blocks told of what is undefined.
+  for (const [name, object] of Object.entries({ locker, guard, guards: new Guards([]) })) {
+    const prototype = Object.getPrototypeOf(object)
+    for (const key of Reflect.ownKeys(prototype)) {
+      const { value: method } = Object.getOwnPropertyDescriptor(prototype, key)
+      if (key === 'constructor' || method === undefined) continue
+      for (const other of [undefined, null, {}, prototype, Object.create(locker)]) {
+        if (key === inspect.custom) {
+          assert.match(method.call(other), /^(Locker|Guard) \{\}$/)
+          continue
+        }
+        const text = String(key).replace(/^Symbol\((.*)\)$/, '$1')
+        const path = text === key ? `${name}.${key}` : `${name}[${text}]`
+        const message = `${text} has lost its ${name}: call it as ${path}(...), or bind it`
+        await assert.rejects(async () => method.call(other, 'x', () => {}), { name: 'OptionError', message })
+      }
+    }
   }
   // A getter told of a private member.
   for (const [name, { get }] of Object.entries(Object.getOwnPropertyDescriptors(Guard.prototype))) {
@@ -538,7 +545,43 @@ test('a name is text or bytes, and not empty', async () => {
   const released = { message: /^the lease of lock 'ab' with fence \d+ was released \d+ms ago, by release\(\) or at the end of its block$/ }
   assert.throws(() => guard.check(), released)
   await assert.rejects(guard.extend(), released)
-  assert.throws(() => new Guard(), { name: 'OptionError', message: 'a Guard is made by acquire' })
+})
+
+test('what a program gets is not made with new', () => {
+  for (const given of [[], [undefined], [5], [{}], [[{}]], [3]]) {
+    const one = 'a Guard is not made with new: acquire of a Locker returns one'
+    assert.throws(() => new Guard(...given), { name: 'OptionError', message: one })
+    const several = 'Guards are not made with new: acquireMany of a Locker returns them'
+    assert.throws(() => new Guards(...given), { name: 'OptionError', message: several })
+    assert.throws(() => Guards.from(given), { name: 'OptionError', message: several })
+  }
+})
+
+test('one error is one line', async () => {
+  const locker = patient()
+  const name = 'a\nb\x1b[2J\u2028'
+  for (const [call, says] of [
+    [() => new Locker(['redis://h/\n']), "'redis://h/\\n': it has a space or a line end"],
+    [() => new Locker(['unix:///a%0Ab', 'unix:///a%0Ab']), '/a\\nb and /a\\nb, are the same node'],
+    [() => new Locker(['redis://h%0A']), 'its host is no name that DNS could have'],
+    [() => locker.acquire(name, { [name]: 1 }), 'there is no option'],
+    [() => locker.acquire(name, { ttl: new Error(name) }), 'ttl is '],
+    [() => locker.acquire(name, { signal: { [inspect.custom]: () => name } }), 'signal is a\\nb\\x1b'],
+    [() => locker.using(name, {}, name), 'the work is '],
+    [
+      () => locker.using(name, () => locker.tryAcquire(name, { label: name })),
+      "lock 'a\\nb\\x1b[2J\\u{2028}' is not free",
+    ],
+  ]) {
+    await assert.rejects(async () => call(), (error) => {
+      assert.ok(error.message.includes(says), error.message)
+      assert.doesNotMatch(error.message, /[\p{Cc}\p{Zl}]/u)
+      return true
+    })
+  }
+  assert.equal(inspect(new Locker(['unix:///a%0Ab'])), 'Locker { /a\\nb }')
+  const [foreign] = ['redis://größe.example'].map((url) => new Locker([url]))
+  assert.equal(inspect(foreign), 'Locker { xn--gre-6ka8i.example:6379 }')
 })
 
 test('what is no signal is refused before anything is sent', async () => {

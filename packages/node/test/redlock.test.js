@@ -7,6 +7,7 @@ const assert = require('node:assert/strict')
 const { spawnSync } = require('node:child_process')
 const { after, test } = require('node:test')
 const { setTimeout: sleep } = require('node:timers/promises')
+const { inspect } = require('node:util')
 const { createClient, createClientPool, createSentinel } = require('@redis/client')
 const { Redis, Cluster } = require('ioredis')
 const theirs = require('redlock')
@@ -248,6 +249,41 @@ test('a wrong client or setting is refused', async () => {
     assert.throws(() => new ours.Redlock([client], settings), refused)
     await assert.rejects(redlock.acquire(['set'], 5000, settings), refused)
     if (settings !== 'x') await assert.rejects(redlock.using(['set'], 5000, settings, async () => {}), refused)
+  }
+})
+
+test('settings of null are left out', async () => {
+  // In `acquire` of node-redlock, too; its constructor fails in its own code.
+  const [defaults, left] = [new ours.Redlock(clients(nodes)), new ours.Redlock(clients(nodes), null, null)]
+  assert.deepEqual(left.settings, defaults.settings)
+  const lock = await left.acquire(['null'], 5000, null)
+  await (await left.extend(lock, 5000, null)).release()
+  assert.equal(await left.using(['null'], 5000, null, async () => 7), 7)
+})
+
+test('a method that has lost its object says how to call it', async () => {
+  const redlock = new ours.Redlock(clients(nodes))
+  const lock = await redlock.acquire(['detached'], 5000)
+  for (const [name, object] of Object.entries({ redlock, lock })) {
+    const prototype = Object.getPrototypeOf(object)
+    for (const key of Reflect.ownKeys(prototype)) {
+      const { value, get } = Object.getOwnPropertyDescriptor(prototype, key)
+      if (key === 'constructor' || key === 'value') continue
+      for (const other of [undefined, null, {}, prototype, Object.create(object)]) {
+        if (key === inspect.custom) {
+          assert.equal(value.call(other), 'Redlock {}')
+          continue
+        }
+        const use = get === undefined ? `call it as ${name}.${key}(...), or bind it` : `read it as ${name}.${key}`
+        const message = `${key} has lost its ${name}: ${use}`
+        await assert.rejects(async () => (value ?? get).call(other), { name: 'OptionError', message })
+      }
+    }
+  }
+  await lock.release()
+  const message = 'a Lock is not made with new: acquire of a Redlock returns one'
+  for (const given of [[], [redlock, ['a'], 'token', [], Date.now() + 5000]]) {
+    assert.throws(() => new ours.Lock(...given), { name: 'OptionError', message })
   }
 })
 
