@@ -160,7 +160,7 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
             look(context);
             answer(context, (sender, number), (&slots, passage));
         }
-        Some(SlotMessage::ConfirmQuestion(asked)) if has_begun && can_confirm(context) => {
+        Some(SlotMessage::ConfirmQuestion(asked)) if has_begun && can_confirm(context, &asked) => {
             // In a large Cluster, questions come more often.
             let is_fresh =
                 process::with(server, |process| process.node.has_just_looked(clock::now()));
@@ -225,11 +225,9 @@ fn answer(
 
 /// Whether this server can confirm the slots of others. A master that has become a replica may
 /// still have a vote.
-fn can_confirm(context: &Context<'_>) -> bool {
-    let knows_any = |process: &mut Process| {
-        process.node.electorates().is_some_and(|electorates| !electorates.known.is_empty())
-    };
-    can_answer(context) || process::with(context.in_server(), knows_any)
+fn can_confirm(context: &Context<'_>, asked: &ConfirmQuestion) -> bool {
+    can_answer(context)
+        || process::with(context.in_server(), |process| process.node.has_vote(asked))
 }
 
 /// Says which slots of another master are its own, as this server believes.

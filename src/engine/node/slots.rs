@@ -370,6 +370,14 @@ impl Node {
         self.slots.as_ref().is_some_and(|slots| is_fresh(slots))
     }
 
+    /// Whether this server has a vote, as it knows or this question says. It may have become a
+    /// replica before it heard of the first electorate.
+    pub fn has_vote(&self, asked: &ConfirmQuestion) -> bool {
+        let Some(Electorates { itself, known, .. }) = self.electorates() else { return false };
+        let told = asked.electorates.iter().flat_map(|told| &told.known);
+        !known.is_empty() || { told }.any(|electorate| electorate.members.contains(itself))
+    }
+
     /// Answers another master's question for confirmation, just after the node has looked at its
     /// own slots; `None` if it has not yet since its start. It is not to be sent before the state
     /// file has the [news](Node::news_of_slots).
@@ -562,7 +570,7 @@ mod tests {
     use super::super::SUPPORT;
     use super::super::authority::with_drift;
     use super::*;
-    use crate::engine::{Claim, Fence, HeldCount, Lock, Mode, Token, UnixTime};
+    use crate::engine::{Claim, Electorate, Fence, HeldCount, Lock, Mode, Token, UnixTime};
 
     const LONGEST: Millis = Millis::new(1_000);
     const WALL: u64 = 1_700_000_000_000;
@@ -963,6 +971,28 @@ mod tests {
         };
         assert_eq!(wait_after(None), (at(12_000), Millis::new(9_000)));
         assert_eq!(wait_after(Some(LONGEST)), (at(12_000), LONGEST), "its leases are over");
+    }
+
+    /// Regression: a master that became a replica before it heard of the first electorate, which it
+    /// was in, never answered, and half of the others waited for it.
+    #[test]
+    fn a_replica_has_a_vote_if_a_question_says_so() {
+        let elector = |life| Elector { name: b"aa".to_vec(), life };
+        let naming = |life| Electorates {
+            known: [Electorate { number: 1, origin: 2, members: [elector(life)].into() }].into(),
+            ..Electorates::default()
+        };
+        let asks =
+            |electorates| ConfirmQuestion { number: 1, since: 1, life: 9, digest: 0, electorates };
+        let has_vote = |known, asked| {
+            let mut node = Node::new();
+            node.join_cluster(BOOT, Electorates { itself: elector(7), ..known });
+            node.has_vote(&asks(asked))
+        };
+        assert!(has_vote(Electorates::default(), Some(naming(7))));
+        assert!(!has_vote(Electorates::default(), Some(naming(8))), "that was another life");
+        assert!(!has_vote(Electorates::default(), None) && has_vote(naming(7), None));
+        assert!(!Node::new().has_vote(&asks(Some(naming(7)))), "it is in no Cluster");
     }
 
     /// A group that has no slots yet does not wait for the first that moves to it.

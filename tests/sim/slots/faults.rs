@@ -27,7 +27,14 @@ impl Cluster {
         })
     }
 
+    /// Stops a server, unless the longest lease is lowered in this run.
     pub(super) fn stop(&mut self, at: usize, down_ms: Range<u64>) {
+        if self.plan.lowers_after.is_none() {
+            self.end(at, down_ms);
+        }
+    }
+
+    pub(super) fn end(&mut self, at: usize, down_ms: Range<u64>) {
         let end = match self.random.random_range(0..10) {
             0..=1 => End::PowerLoss,
             2..=4 => End::Shutdown { saves: true },
@@ -68,7 +75,6 @@ impl Cluster {
     pub(super) fn do_harm(&mut self) {
         let at = self.any_server();
         match self.random.random_range(0..11) {
-            0..=2 if self.plan.lowers => {}
             0..=2 if self.is_able(at) && self.may_stop(at) => {
                 let longest = if self.has_taken(at) { MAX_TTL.get() } else { 8_000 };
                 self.stop(at, 50..longest);

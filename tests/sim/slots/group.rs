@@ -12,7 +12,7 @@ const LAG_MS: u64 = 1_000;
 
 impl Cluster {
     /// The replica, if there is one now, and its master.
-    fn group(&self) -> Option<(usize, usize)> {
+    pub(super) fn group(&self) -> Option<(usize, usize)> {
         self.servers().find_map(|at| Some((at, self.masters[at].node.member.follows?)))
     }
 
@@ -35,6 +35,8 @@ impl Cluster {
         (master.is_doubting, master.replaced_by) = (false, None);
         master.are_masters[at] = false;
         (master.hands_over, master.holds_until) = (None, Instant::now());
+        master.importing.clear();
+        master.migrating.clear();
         self.counts.replaced += 1;
     }
 

@@ -162,6 +162,10 @@ impl Cluster {
             self.give_away(one, to);
             return None;
         }
+        if step != Step::Add && !self.masters[at].node.is_master() {
+            // Refused, and none of its moves is open any more.
+            return Some(if step <= Step::Assign { Step::StableAtSource } else { Step::Done });
+        }
         // Its module looks at its slots a tenth of a second after its start.
         if !self.is_able(at) || !self.masters[at].has_looked {
             return None;

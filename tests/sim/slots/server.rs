@@ -254,13 +254,9 @@ impl Cluster {
         let node = &mut self.masters[to].node;
         let (is_master, can_answer) =
             (node.is_master(), node.is_master() || node.engine.has_looked());
-        let has_vote = node.engine.electorates().is_some_and(|told| !told.known.is_empty());
         let engine = &mut node.engine;
         match read_message(message).expect("a master wrote it") {
-            SlotMessage::Report(mut footing) => {
-                if broken == Broken::ForgetsLongest && !is_master {
-                    footing.longest = Millis::ZERO;
-                }
+            SlotMessage::Report(footing) => {
                 engine.hear(&name, footing, now);
                 self.masters[to].heard_floors[from] = footing.floor.get();
                 let engine = &mut self.masters[to].node.engine;
@@ -275,7 +271,7 @@ impl Cluster {
             }
             SlotMessage::Answer { .. } | SlotMessage::Confirmation(_) if !is_master => {}
             SlotMessage::Question { .. } if !can_answer => {}
-            SlotMessage::ConfirmQuestion(_) if !can_answer && !has_vote => {}
+            SlotMessage::ConfirmQuestion(asked) if !can_answer && !engine.has_vote(&asked) => {}
             SlotMessage::Answer { number, answer } => {
                 self.masters[to].heard_floors[from] = answer.footing.floor.get();
                 self.look(to);
