@@ -44,7 +44,9 @@ nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
 test: deps ## All tests, including those with real servers; skipped tests are listed at the end
 	@rm -f $(TARGET)/tmp/skipped
 	@# What runs in the background ignores Ctrl-C, and so would the commands that are tested.
-	env --default-signal cargo test --no-fail-fast; status=$$?; \
+	@# Most tests wait for leases and servers most of the time, so twice as many run at once.
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} \
+		env --default-signal cargo test --no-fail-fast; status=$$?; \
 		if [ -s $(TARGET)/tmp/skipped ]; then \
 			echo "== skipped: $$(wc -l < $(TARGET)/tmp/skipped)"; cat $(TARGET)/tmp/skipped; \
 		else echo "== skipped: 0"; fi; exit $$status
