@@ -10,6 +10,7 @@ use super::{clock, config, ffi, process, start};
 use crate::codec::{self, LoadedLock};
 use crate::engine::{Clocks, Fence, Instant, Lock, Refusal};
 use crate::wire::fact::{Restated, restate};
+use crate::wire::slots::slot_of;
 
 /// The bytes of a lock in a data set or a dump.
 pub(super) fn save(server: InServer<'_>, lock: &Lock) -> Vec<u8> {
@@ -26,8 +27,13 @@ fn as_saved<'a>(server: InServer<'_>, lock: &'a Lock) -> (Cow<'a, Lock>, Fence, 
     })
 }
 
-/// The lock in `bytes`. If they are not the bytes of a lock, logs that and returns `None`.
-pub(super) fn load(server: InServer<'_>, bytes: &[u8], version: i32) -> Option<Lock> {
+/// The lock in `bytes`, under its name, if the server says it. If they are not the bytes of a lock,
+/// logs that and returns `None`.
+pub(super) fn load(
+    server: InServer<'_>,
+    (name, bytes): (Option<&[u8]>, &[u8]),
+    version: i32,
+) -> Option<Lock> {
     let known = codec::TYPE_VERSION;
     if version > i32::from(known) {
         let line = format!("a lock was saved in version {version}; this build reads up to {known}");
@@ -35,7 +41,7 @@ pub(super) fn load(server: InServer<'_>, bytes: &[u8], version: i32) -> Option<L
         return None;
     }
     match codec::decode_lock(bytes, process::date(server, clock::now()), clock::boot_id()) {
-        Ok(loaded) if is_restored(server) && !may_come(server, &loaded) => None,
+        Ok(loaded) if is_restored(server, name) && !may_come(server, &loaded) => None,
         Ok(loaded) => {
             let LoadedLock { lock, floor } = loaded;
             if let Err(error) = process::with(server, |process| process.loaded(&lock, floor)) {
@@ -53,10 +59,12 @@ pub(super) fn load(server: InServer<'_>, bytes: &[u8], version: i32) -> Option<L
 }
 
 /// Whether a lock comes from a client's `RESTORE`, or from another node by `MIGRATE`. Locks from a
-/// data set or a master are accepted whatever they contain.
-fn is_restored(server: InServer<'_>) -> bool {
+/// data set or a master are accepted whatever they contain; and so are those of a slot that comes
+/// at once: Redis goes on with the move if one is refused, and the lock would be lost.
+fn is_restored(server: InServer<'_>, name: Option<&[u8]>) -> bool {
     let flags = ffi::server_flags(server);
-    flags.is_master() && !flags.is_loading()
+    let comes = |name| process::with(server, |process| process.node.comes_at_once(slot_of(name)));
+    flags.is_master() && !flags.is_loading() && !name.is_some_and(comes)
 }
 
 /// Whether a lock may be restored here. If not, logs why, because the server has its own error text

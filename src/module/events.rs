@@ -79,6 +79,7 @@ pub(super) fn configured(context: &mut Context<'_>) {
     waiters::configured(context);
     replicas::look_at_settings(server);
     start::configured(context);
+    slots::configured(context);
     waiters::carry_out(server);
 }
 

@@ -298,6 +298,20 @@ fn come_to_all(context: &mut Context<'_>) {
     }
 }
 
+/// Ends the waits in slots if the operator asks for that, before another setting may follow.
+pub(super) fn configured(context: &mut Context<'_>) {
+    let is_waiting = |process: &mut Process| {
+        process.node.has_begun() && !process.node.unsettled_slots().is_empty()
+    };
+    if config::caution().quarantine {
+        return;
+    }
+    if process::with(context.in_server(), is_waiting) && context.flags().is_master() {
+        look(context);
+        come_to_all(context);
+    }
+}
+
 /// Handles a slot that has come to this node.
 fn come(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
     let ready = start::ready(context);

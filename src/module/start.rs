@@ -163,13 +163,14 @@ fn is_told_or_reads(context: &Context<'_>, command: &str) -> bool {
 pub(super) fn promoted(context: &mut Context<'_>) {
     let server = context.in_server();
     let (now, max_ttl, caution) = (clock::now(), config::max_ttl(), config::caution());
-    let is_in_cluster = context.flags().is_in_cluster();
+    let shares = context.flags().is_in_cluster().then(|| context.cluster_nodes());
     let (change, warning) = process::with(server, |process| {
         process.may_be_replica = false;
-        if is_in_cluster {
+        if let Some(shares) = shares {
             // It waits for all leases in its slots, and looks at the slots when they are its own.
             process.slots_at_load = None;
-            process.node.rejoin_cluster(clock::boot_id());
+            let shares = shares.map(|text| read_shares(&text)).unwrap_or_default();
+            process.node.rejoin_cluster(clock::boot_id(), &shares);
         }
         process.node.promoted(now, max_ttl, caution)
     });

@@ -38,13 +38,19 @@ impl Node {
         if self.promises.check_authority(now).is_err() {
             left = left.max(SUPPORT.saturating_add(own));
         }
-        let longest = self.longest(max_ttl, now);
-        let readiness = self.slots.as_ref().map(|slots| slots.readiness(now, longest));
-        if let Some(Readiness::Alone | Readiness::Rests(_)) = readiness {
-            left = left.max(SUPPORT.saturating_add(longest));
+        let known = self.longest(max_ttl, now);
+        let readiness = self.slots.as_ref().map(|slots| slots.readiness(now, known));
+        let waits_for_others = matches!(readiness, Some(Readiness::Alone | Readiness::Rests(_)));
+        if waits_for_others {
+            left = left.max(SUPPORT.saturating_add(known));
         }
-        // The setting may have been lowered since. What others report, they report themselves.
-        let longest = own.max(now.until(self.promises.longest()));
+        // The setting may have been lowered since; and what it waits for, its successor must too.
+        let of_own = now.until(self.promises.longest());
+        let forgotten = self.promises.quarantine(now).map_or(Millis::ZERO, |(left, _)| left);
+        let is_unsettled = |slots: &Slots| !slots.table.unsettled().is_empty();
+        let waits = waits_for_others || self.slots.as_deref().is_some_and(is_unsettled);
+        let of_others = if waits { known } else { Millis::ZERO };
+        let longest = own.max(of_own).max(forgotten).max(of_others);
         Footing { floor: self.promises.floor(), left, longest }
     }
 

@@ -15,8 +15,10 @@ pub(super) struct OtherMaster {
     pub(super) told: Option<(Instant, Footing)>,
     /// When its first report came.
     first_told_at: Option<Instant>,
-    /// The longest lease of its last report before this node was promoted.
+    /// The longest lease of its last report before this node was promoted, while that matters.
     longest_before: Millis,
+    /// It is a master, as the last look showed it.
+    pub(super) is_shown: bool,
 }
 
 impl OtherMaster {
@@ -26,6 +28,7 @@ impl OtherMaster {
             told: None,
             first_told_at: None,
             longest_before: Millis::ZERO,
+            is_shown: true,
         }
     }
 
@@ -34,9 +37,16 @@ impl OtherMaster {
         OtherMaster { longest_before: self.longest(), ..OtherMaster::new(&self.name) }
     }
 
-    /// How long a lease there may stand, as it reported last.
+    /// How long a lease there may stand, as it reported last. One that is a replica by now reports
+    /// no more: its successor does.
     pub(super) fn longest(&self) -> Millis {
-        self.told.map_or(self.longest_before, |(_, told)| told.longest)
+        let told = self.told.filter(|_| self.is_shown);
+        told.map_or(self.longest_before, |(_, told)| told.longest)
+    }
+
+    /// Notes that no lease from before the promotion stands.
+    pub(super) const fn has_outlasted(&mut self) {
+        self.longest_before = Millis::ZERO;
     }
 
     /// Takes a report.

@@ -98,6 +98,10 @@ impl SlotTable {
     }
 
     fn see_others(&mut self, shares: &Shares) {
+        let masters = shares.other_masters();
+        for other in &mut self.others {
+            other.is_shown = masters.contains(&other.name);
+        }
         for (name, ranges) in &shares.others {
             let place = u16::try_from(self.place_of(name) + 1).unwrap_or(u16::MAX);
             for slot in all(ranges).map(|slot| slot % SLOTS) {
@@ -410,10 +414,16 @@ impl SlotTable {
         self.others.iter().map(OtherMaster::longest).max().unwrap_or_default()
     }
 
-    /// Takes over, at a promotion, how long the leases of other masters may stand. The one that
-    /// this node replaces reports nothing any more.
-    pub(super) fn remember(&mut self, before: &SlotTable) {
-        self.others = before.others.iter().map(OtherMaster::unheard).collect();
+    /// Takes over, at a promotion, how long the leases of other masters may stand: the one that is
+    /// replaced reports nothing any more. `masters`: those that the server still knows as masters.
+    pub(super) fn remember(&mut self, before: &SlotTable, masters: &BTreeSet<Vec<u8>>) {
+        let known = before.others.iter().filter(|other| masters.contains(&other.name));
+        self.others = known.map(OtherMaster::unheard).collect();
+    }
+
+    /// Notes that nothing is in doubt any more: leases from before the promotion are over.
+    pub(super) fn has_outlasted(&mut self) {
+        self.others.iter_mut().for_each(OtherMaster::has_outlasted);
     }
 
     /// Notes that any other master may have decided in these slots.
@@ -460,6 +470,11 @@ impl SlotTable {
                 self.settled.insert(slot);
             }
         }
+    }
+
+    /// Whether this slot is on its way here at once, or has just come so.
+    pub(super) fn comes_at_once(&self, slot: u16) -> bool {
+        self.at_once.has(slot)
     }
 
     /// Its own slots in which the node cannot decide yet.

@@ -27,8 +27,8 @@ use super::slot_move::Coming;
 use super::slot_set::{all, runs};
 use super::slot_table::SlotTable;
 use super::witness::Witness;
-use super::{Caution, Change, Node, Stop};
-use crate::engine::{Clocks, Instant, Millis, QuarantineReason, Refusal};
+use super::{BEAT, Caution, Change, Node, Stop};
+use crate::engine::{Clocks, Fence, Instant, Millis, QuarantineReason, Refusal};
 
 /// The outcome for a slot that has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,6 +120,9 @@ impl Slots {
         let electorates = self.confirmations.succession().news().map(Change::Electorates);
         let begin = (doubts && !had_doubts).then_some(Change::Doubts(true));
         let end = (!doubts && had_doubts).then_some(Change::Doubts(false));
+        if end.is_some() {
+            self.table.has_outlasted();
+        }
         begin.into_iter().chain(electorates).chain(end).collect()
     }
 
@@ -218,6 +221,13 @@ impl Slots {
         [(Millis::ZERO, runs(no_more)), (shortest, runs(sure))]
     }
 
+    /// Whether the last jump is for a slot with this wait too: it was over by then, or it is
+    /// skipped, like others within a second.
+    fn has_jumped_for(&self, until: Instant, now: Instant) -> bool {
+        let is_skipped = |at: Instant| now <= until && now <= at.after(BEAT);
+        self.jumped_at.is_some_and(|at| until < at || is_skipped(at))
+    }
+
     /// Notes that the node waits in this slot.
     fn wait(&mut self, slot: u16, until: Instant) {
         self.has_noted_doubts = true;
@@ -241,13 +251,14 @@ impl Node {
     }
 
     /// The same for a replica that was promoted: it has not looked since then, and remembers the
-    /// electorates, the nodes and the lengths of leases that it knew.
-    pub fn rejoin_cluster(&mut self, boot: u64) {
+    /// electorates, the nodes and the lengths of leases that it knew. `shares`: what the server
+    /// says at the promotion.
+    pub fn rejoin_cluster(&mut self, boot: u64, shares: &Shares) {
         let electorates = self.electorates().cloned().unwrap_or_default();
         let mut slots = Slots::new(boot, true, electorates);
         if let Some(before) = &self.slots {
             slots.confirmations.remember(&before.confirmations);
-            slots.table.remember(&before.table);
+            slots.table.remember(&before.table, &shares.other_masters());
         }
         self.slots = Some(Box::new(slots));
     }
@@ -319,6 +330,11 @@ impl Node {
         if let Some(slots) = &mut self.slots {
             slots.table.move_at_once(step, moved, to);
         }
+    }
+
+    /// Whether this slot is on its way here at once, or has just come so.
+    pub fn comes_at_once(&self, slot: u16) -> bool {
+        self.slots.as_ref().is_some_and(|slots| slots.table.comes_at_once(slot))
     }
 
     /// Takes another master's report.
@@ -510,15 +526,13 @@ impl Node {
             Coming::HasWaited(..) if slots.epoch.is_owed() => {
                 return Ok(Came::Waits { left: left(now, now), change: None });
             }
-            // One jump after the end of a wait is for all slots in which it was over by then.
-            Coming::HasWaited(until, known) if slots.jumped_at.is_some_and(|at| until < at) => {
-                known
-            }
-            Coming::Waits(_, known) | Coming::HasWaited(_, known) => {
-                let floor = jump(self.promises.highest(), clocks.wall).max(known);
-                self.promises.lift_floor(floor)?;
-                slots.jumped_at = Some(now);
-                floor
+            Coming::Waits(until, known) | Coming::HasWaited(until, known) => {
+                let jumps = !slots.has_jumped_for(until, now);
+                let least =
+                    if jumps { jump(self.promises.highest(), clocks.wall) } else { Fence::ZERO };
+                self.promises.lift_floor(least.max(known))?;
+                slots.jumped_at = if jumps { Some(now) } else { slots.jumped_at };
+                least.max(known)
             }
         };
         self.promises.lift_floor(floor)?;
@@ -570,7 +584,7 @@ mod tests {
     use super::super::SUPPORT;
     use super::super::authority::with_drift;
     use super::*;
-    use crate::engine::{Claim, Electorate, Fence, HeldCount, Lock, Mode, Token, UnixTime};
+    use crate::engine::{Claim, Electorate, HeldCount, Lock, Mode, Token, UnixTime};
 
     const LONGEST: Millis = Millis::new(1_000);
     const WALL: u64 = 1_700_000_000_000;
@@ -784,7 +798,7 @@ mod tests {
     fn a_promoted_master_decides_nothing_before_it_has_heard_most_of_the_others() {
         let shares = four();
         let mut node = Node::new();
-        node.rejoin_cluster(BOOT);
+        node.rejoin_cluster(BOOT, &Shares::default());
         let looks = |node: &mut Node, now| {
             node.sees(&shares, at(now));
             assert_eq!(decides(node, 5), come(node, 5, now) != Came::Asks);
@@ -951,26 +965,47 @@ mod tests {
     /// of its former master stood.
     #[test]
     fn who_is_promoted_waits_for_the_leases_that_others_reported() {
-        let wait_after = |reports: Option<Millis>| {
-            let longer = Footing { longest: Millis::new(9_000), ..footing(5, 0) };
+        let longer = Footing { longest: Millis::new(9_000), ..footing(5, 0) };
+        let promoted = |known: &Shares| {
             let mut node = joined();
             node.hear(b"bb", longer, at(2_000));
-            node.rejoin_cluster(BOOT);
+            node.rejoin_cluster(BOOT, known);
             let (change, _) = node.promoted(at(3_000), LONGEST, CAUTION);
-            let Change::Promoted { until: Some(until), .. } = change else { panic!("{change:?}") };
+            let Change::Promoted { until, .. } = change else { panic!("{change:?}") };
             for now in [3_000, 3_700] {
                 node.hear(b"cc", footing(5, 0), at(now));
-                if let Some(longest) = reports {
-                    node.hear(b"bb", Footing { longest, ..longer }, at(now));
-                }
             }
-            node.sees(&four(), at(4_000));
-            let longest = node.longest(LONGEST, at(4_000));
-            assert_eq!(node.footing(at(4_000), LONGEST).longest, LONGEST, "what is its own");
-            (until, longest)
+            let shares = Shares { replicas: vec![b"bb".to_vec()], others: vec![], ..four() };
+            node.sees(&shares, at(4_000));
+            (until.expect("it waits"), node)
         };
-        assert_eq!(wait_after(None), (at(12_000), Millis::new(9_000)));
-        assert_eq!(wait_after(Some(LONGEST)), (at(12_000), LONGEST), "its leases are over");
+        let known = |node: &Node, now| node.longest(LONGEST, at(now));
+        let told = |node: &Node, now| node.footing(at(now), LONGEST).longest;
+        let (until, mut node) = promoted(&shares(&[]));
+        assert_eq!((until, known(&node, 4_000)), (at(12_000), longer.longest), "it was a master");
+        assert_eq!(told(&node, 13_000), longer.longest, "its successor waits for these too");
+        node.slots.as_mut().unwrap().table.has_outlasted();
+        assert_eq!((known(&node, 13_000), told(&node, 13_000)), (LONGEST, LONGEST));
+        let (until, node) = promoted(&Shares::default());
+        assert_eq!((until, known(&node, 4_000)), (at(4_000), LONGEST), "it was one long ago");
+        let mut node = joined();
+        node.hear(b"bb", longer, at(2_000));
+        node.sees(&shares(&[]), at(2_000));
+        assert_eq!(known(&node, 2_000), longer.longest);
+        assert_eq!(told(&node, 2_000), LONGEST, "the other one says that itself");
+        node.sees(&Shares { replicas: vec![b"bb".to_vec()], others: vec![], ..four() }, at(2_100));
+        assert_eq!(known(&node, 2_100), LONGEST, "it reports no more");
+    }
+
+    /// Regression: the replica of a master that waited for longer leases than its setting allows
+    /// did not wait for them when it took its place.
+    #[test]
+    fn who_waits_reports_how_long_the_leases_may_stand() {
+        let mut node = Node::new();
+        node.join_cluster(BOOT, Electorates::default());
+        node.promises.begin_quarantine(at(9_000), QuarantineReason::UncleanRestart);
+        let told = |now| node.footing(at(now), LONGEST).longest.get();
+        assert_eq!([told(1_000), told(8_500), told(9_001)], [8_001, 1_000, 1_000]);
     }
 
     /// Regression: a master that became a replica before it heard of the first electorate, which it
@@ -1003,7 +1038,7 @@ mod tests {
             node.rest_on(2);
             node.join_cluster(BOOT, Electorates::default());
             if is_promoted {
-                node.rejoin_cluster(BOOT);
+                node.rejoin_cluster(BOOT, &Shares::default());
             }
             let authority = node.promises.authority_mut().expect("it rests on replicas");
             authority.appointed();

@@ -372,7 +372,7 @@ mod tests {
         let reckless = Caution { quarantine: false, ..CAUTION };
         assert!(!begun(doubtful, loaded(1, false), 0, reckless).1.doubts);
         let mut promoted = begun(replica, loaded(1, true), 0, CAUTION).0;
-        promoted.rejoin_cluster(7);
+        promoted.rejoin_cluster(7, &Shares::default());
         let (change, _) = promoted.promoted(CLOCKS.now, Millis::new(500), CAUTION);
         assert!(matches!(change, Change::Promoted { doubts: true, .. }));
         assert_eq!(promoted.news_of_slots(CLOCKS.now), []);

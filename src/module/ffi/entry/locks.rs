@@ -62,11 +62,21 @@ unsafe fn lock<'a>(value: *const c_void) -> Option<&'a Lock> {
 unsafe extern "C" fn load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
     let work = |server: InServer<'_>| {
         let mut length = 0;
-        // SAFETY: `io` lasts for the callback. The buffer is ours, and is freed once below.
+        // SAFETY: `io` lasts for the callback, and so does its key, if it has one. The buffer is
+        // ours, and is freed once below.
         let loaded = unsafe {
+            let name = call!(RedisModule_GetKeyNameFromIO(io));
+            let mut name_length = 0;
+            let name = match name.is_null() {
+                true => None,
+                false => {
+                    let start = call!(RedisModule_StringPtrLen(name, &mut name_length));
+                    slice(start, name_length)
+                }
+            };
             let buffer = call!(RedisModule_LoadStringBuffer(io, &mut length));
-            let loaded =
-                slice(buffer, length).and_then(|bytes| datatype::load(server, bytes, version));
+            let loaded = slice(buffer, length)
+                .and_then(|bytes| datatype::load(server, (name, bytes), version));
             if !buffer.is_null() {
                 call!(RedisModule_Free(buffer.cast()));
             }
