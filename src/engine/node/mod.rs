@@ -244,9 +244,9 @@ impl Node {
         &mut self.tally
     }
 
-    /// Why the node refuses every grant: it lacks authority, is in quarantine, or has just started
-    /// in a Cluster and decides in none of its slots. `settings`: the longest lease that it allows,
-    /// and its caution.
+    /// Why the node refuses every grant: it lacks authority, is in quarantine, or is in a Cluster
+    /// and decides in none of its slots. `settings`: the longest lease that it allows, and its
+    /// caution.
     pub fn obstacle(&self, now: Instant, settings: (Millis, Caution)) -> Option<Refusal> {
         if let Err(Stop::Refused(refusal)) = self.promises.check_authority(now) {
             return Some(refusal);

@@ -482,6 +482,16 @@ impl SlotTable {
         self.moves.iter().filter(|(_, seen)| seen.is_here()).map(|(slot, _)| *slot).collect()
     }
 
+    /// Whether it decides in none of its own slots.
+    pub(super) fn decides_nowhere(&self) -> bool {
+        self.unsettled().len() == self.own.len()
+    }
+
+    /// When the first of its waits in its own slots is over.
+    pub(super) fn first_end(&self) -> Option<Instant> {
+        self.moves.values().filter(|seen| seen.is_here()).filter_map(|seen| seen.until).min()
+    }
+
     /// Whether slots are on their way, or have just come.
     pub(super) fn has_moves(&self) -> bool {
         !self.moves.is_empty()

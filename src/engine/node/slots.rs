@@ -462,7 +462,8 @@ impl Node {
     }
 
     /// Why the node decides in none of its slots: since its start it has not heard enough masters,
-    /// or waits for the leases of those that it has not heard; or most do not confirm its slots.
+    /// or waits for the leases of those that it has not heard; or most do not confirm its slots; or
+    /// it waits in each of them.
     pub(super) fn common_obstacle(
         &self,
         now: Instant,
@@ -477,6 +478,13 @@ impl Node {
                 Some(Refusal::Quarantine { reason, left })
             }
             _ if !slots.confirmations.reach_most(now) => Some(Refusal::SlotMoving { slot }),
+            _ if slots.table.decides_nowhere() => Some(match slots.table.first_end() {
+                Some(until) if caution.quarantine => {
+                    let (reason, left) = (QuarantineReason::OtherMaster, left(now, until));
+                    Refusal::Quarantine { reason, left }
+                }
+                Some(_) | None => Refusal::SlotMoving { slot },
+            }),
             _ => None,
         }
     }
