@@ -127,7 +127,9 @@ impl WatchedGroup {
         Ok((login, name, SwitchWatch { group: self.group.clone(), posts }))
     }
 
-    /// The answers of the Sentinels, at least one.
+    /// The answers of the Sentinels, at least one. Once there is one, most are waited for no longer
+    /// than an eighth of the patience, half of the time in which a node has to answer: the rest is
+    /// for the master.
     async fn ask_all(&self, patience: Duration) -> Result<Vec<SentinelAnswer>, NoReply> {
         let asked = self.sentinels.iter().map(|sentinel| async move {
             let told = timeout(patience, self.ask(sentinel)).await;
@@ -136,6 +138,7 @@ impl WatchedGroup {
         });
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut told, mut failures) = (Vec::new(), Vec::new());
+        let enough = tokio::time::Instant::now() + patience / 8;
         let mut patience_left = pin!(sleep(patience));
         loop {
             let answer = match select(asked.next(), patience_left.as_mut()).await {
@@ -147,8 +150,9 @@ impl WatchedGroup {
                 Ok(None) => failures.push(self.unknown()),
                 Err((sentinel, failure)) => failures.push(in_words(sentinel, failure)),
             }
-            if told.len() * 2 > self.sentinels.len() {
-                let soon = tokio::time::Instant::now() + STRAGGLERS;
+            if !told.is_empty() {
+                let has_most = told.len() * 2 > self.sentinels.len();
+                let soon = if has_most { tokio::time::Instant::now() + STRAGGLERS } else { enough };
                 let ends_at = patience_left.deadline().min(soon);
                 patience_left.as_mut().reset(ends_at);
             }

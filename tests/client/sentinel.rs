@@ -359,6 +359,11 @@ fn the_commands_take_a_group_and_status_says_where_its_master_is() {
     let out =
         succeeds(&url, &["run", "job", "--ttl", "1s", "--", "sh", "-c", "echo $LOCKMOD_FENCE"]);
     assert_eq!(out, "1\n");
+    // Regression: the Sentinels were waited for until nothing was left for the master.
+    group.sentinels[..2].iter().for_each(|sentinel| sentinel.pause());
+    assert!(succeeds(&url, &["status"]).contains("grants"));
+    succeeds(&url, &["acquire", "only", "--ttl", "1500ms", "--timeout", "400ms"]);
+    group.sentinels[..2].iter().for_each(|sentinel| sentinel.resume());
     let name = format!("127.0.0.1:{}/{GROUP}", group.sentinels[0].port());
     let at = |index: usize| format!("127.0.0.1:{}", group.servers[index].port());
     let shown = succeeds(&url, &["status"]);
