@@ -162,8 +162,8 @@ mod tests {
         let shares = Shares { own: vec![(0, 0)], others, ..Shares::default() };
         let mut heard = OtherMaster::new(b"bb");
         let footing = Footing { floor: Fence::ZERO, left: Millis::ZERO, longest: LONGEST };
-        heard.hear(footing, at(100));
-        heard.hear(footing, at(700));
+        heard.hear(footing, false, at(100));
+        heard.hear(footing, false, at(700));
         let mut company = Company::new(false);
         company.look(&shares, (&[], false), at(100));
         assert_eq!(company.readiness((at(100), None), LONGEST), Readiness::Alone);

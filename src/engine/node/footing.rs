@@ -47,8 +47,10 @@ impl Node {
         // The setting may have been lowered since; and what it waits for, its successor must too.
         let of_own = now.until(self.promises.longest());
         let forgotten = self.promises.quarantine(now).map_or(Millis::ZERO, |(left, _)| left);
-        let is_unsettled = |slots: &Slots| !slots.table.unsettled().is_empty();
-        let waits = waits_for_others || self.slots.as_deref().is_some_and(is_unsettled);
+        // Whoever waits for it adds that. A wait in a slot has it, and would grow each time.
+        let forgotten = Millis::new(forgotten.get().saturating_sub(SUPPORT.get()));
+        let waits_in_slots = self.slots.as_ref().is_some_and(|slots| slots.table.waits());
+        let waits = waits_for_others || waits_in_slots;
         let of_others = if waits { known } else { Millis::ZERO };
         let longest = own.max(of_own).max(forgotten).max(of_others);
         Footing { floor: self.promises.floor(), left, longest }

@@ -15,44 +15,33 @@ pub(super) struct OtherMaster {
     pub(super) told: Option<(Instant, Footing)>,
     /// When its first report came.
     first_told_at: Option<Instant>,
-    /// The longest lease of its last report before this node was promoted, while that matters.
-    longest_before: Millis,
-    /// It is a master, as the last look showed it.
-    pub(super) is_shown: bool,
+    /// How long a lease there may stand.
+    pub(super) longest: Millis,
 }
 
 impl OtherMaster {
     pub(super) fn new(name: &[u8]) -> OtherMaster {
-        OtherMaster {
-            name: name.to_vec(),
-            told: None,
-            first_told_at: None,
-            longest_before: Millis::ZERO,
-            is_shown: true,
-        }
+        OtherMaster { name: name.to_vec(), told: None, first_told_at: None, longest: Millis::ZERO }
     }
 
     /// The same master for a node that was promoted: it has heard nothing since then.
     pub(super) fn unheard(&self) -> OtherMaster {
-        OtherMaster { longest_before: self.longest(), ..OtherMaster::new(&self.name) }
+        OtherMaster { longest: self.longest, ..OtherMaster::new(&self.name) }
     }
 
-    /// How long a lease there may stand, as it reported last. One that is a replica by now reports
-    /// no more: its successor does.
-    pub(super) fn longest(&self) -> Millis {
-        let told = self.told.filter(|_| self.is_shown);
-        told.map_or(self.longest_before, |(_, told)| told.longest)
-    }
-
-    /// Notes that no lease from before the promotion stands.
-    pub(super) const fn has_outlasted(&mut self) {
-        self.longest_before = Millis::ZERO;
-    }
-
-    /// Takes a report.
-    pub(super) fn hear(&mut self, footing: Footing, now: Instant) {
+    /// Takes a report. `waits`: this node waits, so longer leases that were reported before count.
+    pub(super) fn hear(&mut self, footing: Footing, waits: bool, now: Instant) {
         self.told = Some((now, footing));
         self.first_told_at.get_or_insert(now);
+        let before = if waits { self.longest } else { Millis::ZERO };
+        self.longest = before.max(footing.longest);
+    }
+
+    /// Forgets what was said of longer leases: only its last report counts, and none of a server
+    /// that is no master. Its successor reports what it waits for.
+    pub(super) fn forget(&mut self, is_master: bool) {
+        let told = self.told.filter(|_| is_master);
+        self.longest = told.map_or(Millis::ZERO, |(_, told)| told.longest);
     }
 
     /// Whether this node has had the time to hear from it.

@@ -120,9 +120,6 @@ impl Slots {
         let electorates = self.confirmations.succession().news().map(Change::Electorates);
         let begin = (doubts && !had_doubts).then_some(Change::Doubts(true));
         let end = (!doubts && had_doubts).then_some(Change::Doubts(false));
-        if end.is_some() {
-            self.table.has_outlasted();
-        }
         begin.into_iter().chain(electorates).chain(end).collect()
     }
 
@@ -222,10 +219,15 @@ impl Slots {
     }
 
     /// Whether the last jump is for a slot with this wait too: it was over by then, or it is
-    /// skipped, like others within a second.
-    fn has_jumped_for(&self, until: Instant, now: Instant) -> bool {
-        let is_skipped = |at: Instant| now <= until && now <= at.after(BEAT);
-        self.jumped_at.is_some_and(|at| until < at || is_skipped(at))
+    /// skipped, like others within a second. After a wait that is skipped, too, the former master
+    /// must not win the slot back.
+    fn has_jumped_for(&mut self, until: Instant, now: Instant) -> bool {
+        let is_skipped = now <= until;
+        if is_skipped {
+            self.epoch.owe();
+        }
+        let is_for_it = |at: Instant| until < at || is_skipped && now <= at.after(BEAT);
+        self.jumped_at.is_some_and(is_for_it)
     }
 
     /// Notes that the node waits in this slot.
@@ -992,8 +994,14 @@ mod tests {
         let (until, mut node) = promoted(&shares(&[]));
         assert_eq!((until, known(&node, 4_000)), (at(12_000), longer.longest), "it was a master");
         assert_eq!(told(&node, 13_000), longer.longest, "its successor waits for these too");
-        node.slots.as_mut().unwrap().table.has_outlasted();
-        assert_eq!((known(&node, 13_000), told(&node, 13_000)), (LONGEST, LONGEST));
+        // It begins to wait at 4000, and looks again when that is over.
+        for now in [13_000, 18_200, 18_300] {
+            node.sees(&Shares { others: vec![], ..four() }, at(now));
+            let _ = [0, 9].map(|slot| come(&mut node, slot, now));
+            (0..10).for_each(|slot| drop(come(&mut node, slot, now)));
+        }
+        node.sees(&Shares { others: vec![], ..four() }, at(18_400));
+        assert_eq!((known(&node, 18_400), told(&node, 18_400)), (LONGEST, LONGEST));
         let (until, node) = promoted(&Shares::default());
         assert_eq!((until, known(&node, 4_000)), (at(4_000), LONGEST), "it was one long ago");
         let mut node = joined();
@@ -1013,7 +1021,8 @@ mod tests {
         node.join_cluster(BOOT, Electorates::default());
         node.promises.begin_quarantine(at(9_000), QuarantineReason::UncleanRestart);
         let told = |now| node.footing(at(now), LONGEST).longest.get();
-        assert_eq!([told(1_000), told(8_500), told(9_001)], [8_001, 1_000, 1_000]);
+        let left = "whoever takes its place adds the rest";
+        assert_eq!([told(1_000), told(8_500), told(9_001)], [3_001, 1_000, 1_000], "{left}");
     }
 
     /// Regression: a master that became a replica before it heard of the first electorate, which it
