@@ -303,10 +303,8 @@ pub(super) fn configured(context: &mut Context<'_>) {
     let is_waiting = |process: &mut Process| {
         process.node.has_begun() && !process.node.unsettled_slots().is_empty()
     };
-    if config::caution().quarantine {
-        return;
-    }
-    if process::with(context.in_server(), is_waiting) && context.flags().is_master() {
+    let ends = !config::caution().quarantine && context.flags().is_master();
+    if ends && process::with(context.in_server(), is_waiting) {
         look(context);
         come_to_all(context);
     }

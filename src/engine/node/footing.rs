@@ -32,8 +32,9 @@ impl Node {
     }
 
     pub(super) fn footing(&self, now: Instant, max_ttl: Millis) -> Footing {
+        let quarantine = self.promises.quarantine(now).map_or(Millis::ZERO, |(left, _)| left);
         // Not its waits in single slots: it does not speak for these.
-        let mut left = self.promises.quarantine(now).map_or(Millis::ZERO, |(left, _)| left);
+        let mut left = quarantine;
         let own = self.own_longest(max_ttl, now);
         if self.promises.check_authority(now).is_err() {
             left = left.max(SUPPORT.saturating_add(own));
@@ -46,9 +47,8 @@ impl Node {
         }
         // The setting may have been lowered since; and what it waits for, its successor must too.
         let of_own = now.until(self.promises.longest());
-        let forgotten = self.promises.quarantine(now).map_or(Millis::ZERO, |(left, _)| left);
         // Whoever waits for it adds that. A wait in a slot has it, and would grow each time.
-        let forgotten = Millis::new(forgotten.get().saturating_sub(SUPPORT.get()));
+        let forgotten = Millis::new(quarantine.get().saturating_sub(SUPPORT.get()));
         let waits_in_slots = self.slots.as_ref().is_some_and(|slots| slots.table.waits());
         let waits = waits_for_others || waits_in_slots;
         let of_others = if waits { known } else { Millis::ZERO };

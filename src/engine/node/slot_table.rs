@@ -404,7 +404,7 @@ impl SlotTable {
 
     /// Whether it does not decide in some of its own slots, or may not when it has looked.
     pub(super) fn waits(&self) -> bool {
-        self.has_doubts() || !self.unsettled().is_empty()
+        self.has_doubts() || self.moves.values().any(Move::is_here)
     }
 
     /// Notes that any other master may have decided in all slots that the node has, or will find at

@@ -218,16 +218,16 @@ impl Slots {
         [(Millis::ZERO, runs(no_more)), (shortest, runs(sure))]
     }
 
-    /// Whether the last jump is for a slot with this wait too: it was over by then, or it is
-    /// skipped, like others within a second. After a wait that is skipped, too, the former master
-    /// must not win the slot back.
-    fn has_jumped_for(&mut self, until: Instant, now: Instant) -> bool {
+    /// Ends a wait, also one that is skipped: then, too, the former master must not win the slot
+    /// back. Returns whether the floor must jump. It need not if it has since the wait was over, or
+    /// for another that was skipped within a second.
+    fn end_wait(&mut self, until: Instant, now: Instant) -> bool {
         let is_skipped = now <= until;
         if is_skipped {
             self.epoch.owe();
         }
         let is_for_it = |at: Instant| until < at || is_skipped && now <= at.after(BEAT);
-        self.jumped_at.is_some_and(is_for_it)
+        !self.jumped_at.is_some_and(is_for_it)
     }
 
     /// Notes that the node waits in this slot.
@@ -537,7 +537,7 @@ impl Node {
                 return Ok(Came::Waits { left: left(now, now), change: None });
             }
             Coming::Waits(until, known) | Coming::HasWaited(until, known) => {
-                let jumps = !slots.has_jumped_for(until, now);
+                let jumps = slots.end_wait(until, now);
                 let least =
                     if jumps { jump(self.promises.highest(), clocks.wall) } else { Fence::ZERO };
                 self.promises.lift_floor(least.max(known))?;

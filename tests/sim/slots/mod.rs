@@ -57,9 +57,6 @@ const NODE_TIMEOUTS: [Duration; 2] = [Duration::from_secs(4), Duration::from_sec
 /// How long it may take until every lock can be acquired again, once all faults and moves are over:
 /// answers that do not come, the longest lease, and a restart's wait.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The same where a replica takes over again and again: each successor that waits takes over what
-/// is left of a wait for leases, and adds its own 5 seconds.
-const PATIENCE_IN_GROUP: Duration = Duration::from_secs(60);
 /// How long a move without faults may keep a lock from being granted, besides messages: three
 /// questions, each after a tick. The first may come before the other master knows of the move.
 const UNAVAILABLE_MAX: Duration = Duration::from_millis(750);
@@ -602,8 +599,7 @@ impl Cluster {
         self.masters.iter_mut().for_each(|master| {
             master.is_to_start_at = master.is_to_start_at.map(|_| now);
         });
-        let patience = if self.plan.replica.is_some() { PATIENCE_IN_GROUP } else { PATIENCE };
-        let mut over_at = now + patience;
+        let mut over_at = now + PATIENCE;
         let mut is_quiet = false;
         while Instant::now() < over_at && self.complaints.is_empty() {
             // Refusals may still follow from faults.
@@ -619,7 +615,7 @@ impl Cluster {
                     master.importing.clear();
                     master.migrating.clear();
                 }
-                (is_quiet, over_at) = (true, Instant::now() + patience);
+                (is_quiet, over_at) = (true, Instant::now() + PATIENCE);
             }
         }
         for (number, name) in NAMES.into_iter().enumerate() {

@@ -65,15 +65,7 @@ unsafe extern "C" fn load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c
         // SAFETY: `io` lasts for the callback, and so does its key, if it has one. The buffer is
         // ours, and is freed once below.
         let loaded = unsafe {
-            let name = call!(RedisModule_GetKeyNameFromIO(io));
-            let mut name_length = 0;
-            let name = match name.is_null() {
-                true => None,
-                false => {
-                    let start = call!(RedisModule_StringPtrLen(name, &mut name_length));
-                    slice(start, name_length)
-                }
-            };
+            let name = text(call!(RedisModule_GetKeyNameFromIO(io)));
             let buffer = call!(RedisModule_LoadStringBuffer(io, &mut length));
             let loaded = slice(buffer, length)
                 .and_then(|bytes| datatype::load(server, (name, bytes), version));
@@ -187,16 +179,26 @@ unsafe extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c
 /// # Safety
 /// `key` must be what the server passes to the callback, for as long as it lasts.
 unsafe fn key_of<'a>(key: *mut raw::RedisModuleKeyOptCtx) -> Option<(u32, &'a [u8])> {
-    let mut length = 0;
     // SAFETY: the caller's contract; the name outlasts the callback.
     unsafe {
-        let name = call!(RedisModule_GetKeyNameFromOptCtx(key));
         let database = call!(RedisModule_GetDbIdFromOptCtx(key));
-        if name.is_null() {
-            return None;
-        }
-        let start = call!(RedisModule_StringPtrLen(name, &mut length));
-        slice(start, length).map(|name| (database as u32, name))
+        text(call!(RedisModule_GetKeyNameFromOptCtx(key))).map(|name| (database as u32, name))
+    }
+}
+
+/// The bytes of a string of the server's, if there is one.
+///
+/// # Safety
+/// `string` must be null, or a string that the server keeps for `'a`.
+unsafe fn text<'a>(string: *const raw::RedisModuleString) -> Option<&'a [u8]> {
+    if string.is_null() {
+        return None;
+    }
+    let mut length = 0;
+    // SAFETY: the caller's contract.
+    unsafe {
+        let start = call!(RedisModule_StringPtrLen(string, &mut length));
+        slice(start, length)
     }
 }
 
