@@ -11,7 +11,12 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock};
 
-use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process,
+    set_parent_process_death_signal, waitid,
+};
+
+use super::wait_for;
 
 type Order = (Command, Sender<io::Result<Child>>);
 
@@ -42,4 +47,13 @@ fn die_with(parent: Pid) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // The parent may have ended before the line above: then the signal would never come.
     if getppid() == Some(parent) { Ok(()) } else { Err(io::Error::from_raw_os_error(3)) }
+}
+
+/// SIGSTOP. The process, a child of this one, has stopped when this returns: the signal alone comes
+/// some time after it is sent.
+#[track_caller]
+pub fn pause(child: Pid) {
+    kill_process(child, Signal::STOP).expect("our own child can be signalled");
+    let seen = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    wait_for("the process has stopped", || waitid(WaitId::Pid(child), seen).expect("our child"));
 }

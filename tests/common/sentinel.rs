@@ -217,8 +217,9 @@ impl Sentinel {
     }
 
     /// SIGSTOP: it hangs, its connections stay open.
+    #[track_caller]
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
+        process::pause(self.process());
     }
 
     /// SIGCONT.
@@ -227,8 +228,11 @@ impl Sentinel {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = self.child.as_ref().map(Pid::from_child).expect("it runs");
-        kill_process(pid, signal).expect("our own child can be signalled");
+        kill_process(self.process(), signal).expect("our own child can be signalled");
+    }
+
+    fn process(&self) -> Pid {
+        self.child.as_ref().map(Pid::from_child).expect("it runs")
     }
 
     fn log(&self) -> String {

@@ -431,8 +431,9 @@ impl Server {
     }
 
     /// SIGSTOP: the server hangs, its connections stay open.
+    #[track_caller]
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
+        process::pause(self.process());
     }
 
     /// SIGCONT: the server resumes after [`Self::pause`].
@@ -443,8 +444,7 @@ impl Server {
     /// SIGTERM, so that the server's remaining memory is checked. For a server that hangs or waits,
     /// what it leaves is unknown.
     fn end_in_order(&mut self) {
-        let Some(pid) = self.child.as_ref().map(Child::id) else { return };
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
+        let Some(pid) = self.child.as_ref().map(Pid::from_child) else { return };
         let _ = self.run("CONFIG SET save \"\"");
         let _ = kill_process(pid, Signal::CONT);
         let _ = kill_process(pid, Signal::TERM);
@@ -456,8 +456,11 @@ impl Server {
 
     #[track_caller]
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).expect("a process id");
-        kill_process(pid, signal).expect("our own child can be signalled");
+        kill_process(self.process(), signal).expect("our own child can be signalled");
+    }
+
+    fn process(&self) -> Pid {
+        Pid::from_child(self.child.as_ref().expect("the server is running"))
     }
 
     /// Whether the process is running; false also after a crash or another client's SHUTDOWN.
