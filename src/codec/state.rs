@@ -12,10 +12,12 @@ use crate::engine::{
     UnixTime,
 };
 
-/// The newest version of a state file that this build reads. It writes it only for a master of a
-/// Cluster that doubts; version 4, which older builds can read, for other masters of a Cluster,
-/// version 3 for another node that rests on replicas, and version 2 for all others.
-pub const STATE_VERSION: u8 = 5;
+/// The newest version of a state file that this build reads. It writes it for a master of a Cluster
+/// as soon as it has asked or answered; before, version 5 or 4, with doubts or without; version 3
+/// for another node that rests on replicas, and version 2 for all others. Older builds can read
+/// these.
+pub const STATE_VERSION: u8 = 6;
+const WITHOUT_CONFIRMED: u8 = 5;
 const WITHOUT_DOUBTS: u8 = 4;
 const WITHOUT_ELECTORATES: u8 = 3;
 const WITHOUT_LONGEST: u8 = 2;
@@ -97,6 +99,12 @@ struct StateV5 {
 }
 
 #[derive(Encode, Decode)]
+struct StateV6 {
+    state: StateV5,
+    confirmed_longest_ms: u64,
+}
+
+#[derive(Encode, Decode)]
 struct ElectorV4 {
     name: Vec<u8>,
     life: u64,
@@ -165,6 +173,13 @@ impl StateV4 {
     }
 }
 
+impl StateV5 {
+    /// Version 5 did not record what the node had confirmed.
+    fn upgrade(self) -> StateV6 {
+        StateV6 { state: self, confirmed_longest_ms: 0 }
+    }
+}
+
 impl StopV2 {
     fn of(stop: Stopped) -> StopV2 {
         let Inventory { lock_count, hash, since } = stop.inventory;
@@ -199,11 +214,15 @@ pub fn encode_state(saved: &Saved, electorates: &Electorates) -> Vec<u8> {
         stop: saved.stop.map(StopV2::of),
     };
     let longest_ms = saved.longest.get();
-    let versioned = if saved.doubts {
-        let state = StateV4::of(StateV3 { state, longest_ms }, electorates);
-        encode(STATE_VERSION, &StateV5 { state, doubts: true })
+    let confirmed_longest_ms = saved.confirmed_longest.get();
+    let in_cluster = |state| StateV4::of(StateV3 { state, longest_ms }, electorates);
+    let versioned = if confirmed_longest_ms > 0 {
+        let state = StateV5 { state: in_cluster(state), doubts: saved.doubts };
+        encode(STATE_VERSION, &StateV6 { state, confirmed_longest_ms })
+    } else if saved.doubts {
+        encode(WITHOUT_CONFIRMED, &StateV5 { state: in_cluster(state), doubts: true })
     } else if *electorates != Electorates::default() {
-        encode(WITHOUT_DOUBTS, &StateV4::of(StateV3 { state, longest_ms }, electorates))
+        encode(WITHOUT_DOUBTS, &in_cluster(state))
     } else if longest_ms > 0 {
         encode(WITHOUT_ELECTORATES, &StateV3 { state, longest_ms })
     } else {
@@ -215,14 +234,18 @@ pub fn encode_state(saved: &Saved, electorates: &Electorates) -> Vec<u8> {
 }
 
 /// The payload of a file of this version, as the newest version has it.
-fn decode_version(version: u8, payload: &[u8]) -> Result<StateV5, CodecError> {
-    Ok(match version {
-        1 => decode::<StateV1, BYTES_MAX>(payload)?.upgrade().upgrade().upgrade().upgrade(),
-        WITHOUT_LONGEST => decode::<StateV2, BYTES_MAX>(payload)?.upgrade().upgrade().upgrade(),
-        WITHOUT_ELECTORATES => decode::<StateV3, BYTES_MAX>(payload)?.upgrade().upgrade(),
-        WITHOUT_DOUBTS => decode::<StateV4, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
-        _ => decode::<_, BYTES_MAX_IN_CLUSTER>(payload)?,
-    })
+fn decode_version(version: u8, payload: &[u8]) -> Result<StateV6, CodecError> {
+    let before_doubts = match version {
+        1 => decode::<StateV1, BYTES_MAX>(payload)?.upgrade().upgrade().upgrade(),
+        WITHOUT_LONGEST => decode::<StateV2, BYTES_MAX>(payload)?.upgrade().upgrade(),
+        WITHOUT_ELECTORATES => decode::<StateV3, BYTES_MAX>(payload)?.upgrade(),
+        WITHOUT_DOUBTS => decode::<StateV4, BYTES_MAX_IN_CLUSTER>(payload)?,
+        WITHOUT_CONFIRMED => {
+            return Ok(decode::<StateV5, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade());
+        }
+        _ => return decode::<_, BYTES_MAX_IN_CLUSTER>(payload),
+    };
+    Ok(before_doubts.upgrade().upgrade())
 }
 
 /// Reads the bytes of a state file.
@@ -237,7 +260,8 @@ pub fn decode_state(bytes: &[u8]) -> Result<(Saved, Electorates), CodecError> {
     }
     let versioned = body.strip_prefix(NAME).ok_or(CodecError::Corrupt("not a state file"))?;
     let (version, payload) = split(versioned, STATE_VERSION)?;
-    let StateV5 { state, doubts } = decode_version(version, payload)?;
+    let StateV6 { state, confirmed_longest_ms } = decode_version(version, payload)?;
+    let StateV5 { state, doubts } = state;
     let (StateV3 { state, longest_ms }, electorates) = state.electorates();
     let head = state.head;
     let clocks = |boot_ms, unix_ms| Clocks {
@@ -259,6 +283,7 @@ pub fn decode_state(bytes: &[u8]) -> Result<(Saved, Electorates), CodecError> {
         was_replica: head.was_replica,
         nothing_counts_until: Instant::from_millis(state.nothing_counts_until_boot_ms),
         longest: Millis::new(longest_ms),
+        confirmed_longest: Millis::new(confirmed_longest_ms),
         doubts,
         stop: state.stop.map(StopV2::stopped),
     };
@@ -293,6 +318,7 @@ mod tests {
             was_replica: false,
             nothing_counts_until: Instant::from_millis(99_000),
             longest: Millis::ZERO,
+            confirmed_longest: Millis::ZERO,
             doubts: false,
             stop,
         }
@@ -324,9 +350,14 @@ mod tests {
                 (1, electorates(), true, 5),
                 (0, Electorates::default(), true, 5),
             ] {
-                let saved = Saved { longest: Millis::new(longest), doubts, ..saved(stop) };
+                let longest = Millis::new(longest);
+                let saved = Saved { longest, doubts, ..saved(stop) };
                 let bytes = encode_state(&saved, &electorates);
                 assert_eq!(bytes[NAME.len()], version, "older builds read what they can");
+                assert_eq!(decode_state(&bytes), Ok((saved, electorates.clone())));
+                let saved = Saved { confirmed_longest: Millis::new(7), ..saved };
+                let bytes = encode_state(&saved, &electorates);
+                assert_eq!(bytes[NAME.len()], STATE_VERSION);
                 assert_eq!(decode_state(&bytes), Ok((saved, electorates)));
             }
         }

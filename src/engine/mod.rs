@@ -53,7 +53,7 @@ pub use node::{
     Ceilings, Census, Change, Claim, ConfirmQuestion, Confirmation, ConnectionId, Counts, Decided,
     Direct, Draft, Effect, Elector, Electorate, Electorates, Extended, FENCE_BLOCK, Fencing,
     Footing, Found, Gate, Granted, Grantee, Heartbeat, HeldCount, Inventory, LEASE_BLOCK, Lease,
-    Left, Line, Loaded, Lock, LockAccount, LockName, LockState, Look, Mandate, MasterName,
+    Left, Lengths, Line, Loaded, Lock, LockAccount, LockName, LockState, Look, Mandate, MasterName,
     MoveAtOnce, NextCalls, Node, NodeAccount, Notice, Parting, Passage, Pledge, Promises, Question,
     Queued, ReadersAccount, Recovery, Released, Replicas, SLOTS, SUPPORT, Saved, Shares,
     SlotAnswer, SlotRuns, Slots, Stated, Statement, Stop, Stopped, Succession, Tally, Tended,

@@ -44,7 +44,10 @@ pub(super) fn admit(context: &mut Context<'_>, args: &Args<'_>) -> Result<(), Re
 fn admit_to(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
     let server = context.in_server();
     let _ = start::ready(context);
-    let decides = || process::with(server, |process| process.node.decides_in(slot, clock::now()));
+    let decides = || {
+        let now = (clock::now(), config::max_ttl());
+        process::with(server, |process| process.node.decides_in(slot, now))
+    };
     if decides() {
         return Ok(());
     }
@@ -252,7 +255,9 @@ fn keep_news(context: &mut Context<'_>) -> bool {
 /// Sends the questions that are due.
 fn ask_others(context: &mut Context<'_>) {
     let now = clock::now();
-    let confirm = process::with(context.in_server(), |process| process.node.confirm_question(now));
+    let confirm = process::with(context.in_server(), |process| {
+        process.node.confirm_question(now, config::max_ttl())
+    });
     if let Some(question) = confirm.filter(|_| keep_news(context)) {
         context.tell_cluster(None, &SlotMessage::ConfirmQuestion(question).to_string());
     }

@@ -163,14 +163,13 @@ fn is_told_or_reads(context: &Context<'_>, command: &str) -> bool {
 pub(super) fn promoted(context: &mut Context<'_>) {
     let server = context.in_server();
     let (now, max_ttl, caution) = (clock::now(), config::max_ttl(), config::caution());
-    let shares = context.flags().is_in_cluster().then(|| context.cluster_nodes());
+    let is_in_cluster = context.flags().is_in_cluster();
     let (change, warning) = process::with(server, |process| {
         process.may_be_replica = false;
-        if let Some(shares) = shares {
+        if is_in_cluster {
             // It waits for all leases in its slots, and looks at the slots when they are its own.
             process.slots_at_load = None;
-            let shares = shares.map(|text| read_shares(&text)).unwrap_or_default();
-            process.node.rejoin_cluster(clock::boot_id(), &shares);
+            process.node.rejoin_cluster(clock::boot_id());
         }
         process.node.promoted(now, max_ttl, caution)
     });

@@ -110,7 +110,7 @@ fn read_range(word: &str) -> Option<(u16, u16)> {
 /// What a master sends to others over the bus of the Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotMessage {
-    /// A report to all: `lockmod floor left longest`.
+    /// A report to all: `lockmod floor left`.
     Report(Footing),
     /// To the other master of these slots, which must know of the move before the sender decides
     /// there: `lockmod ask number first-last ...`, while they are on their way; `ask-came` and
@@ -124,13 +124,13 @@ pub enum SlotMessage {
         slots: SlotRuns,
     },
     /// To all: whether they confirm which slots are the sender's: `lockmod confirm number since
-    /// life digest`, and perhaps electorates.
+    /// life reign longest digest`, and perhaps electorates.
     ConfirmQuestion(ConfirmQuestion),
     /// To who asked that: `lockmod confirmed number since first-last ... lost first-last ... digest
-    /// life digest`, and perhaps electorates:
+    /// life longest digest`, and perhaps electorates:
     /// `electorates number:origin:name=life,... gone name:number ...`.
     Confirmation(Confirmation),
-    /// To a master that asked: `lockmod floor left longest number up held sure first-last ...`.
+    /// To a master that asked: `lockmod floor left number up held sure first-last ...`.
     Answer {
         /// The number of the question.
         number: u64,
@@ -147,40 +147,42 @@ impl fmt::Display for SlotMessage {
             SlotMessage::Question { number, passage, .. } => {
                 write!(f, " {} {number}", ask(*passage))?
             }
-            SlotMessage::ConfirmQuestion(ConfirmQuestion {
-                number, since, life, digest, ..
-            }) => write!(f, " {CONFIRM} {number} {since} {life} {digest}")?,
+            SlotMessage::ConfirmQuestion(asked) => {
+                let ConfirmQuestion { number, since, life, reign, longest, digest, .. } = asked;
+                let longest = longest.get();
+                write!(f, " {CONFIRM} {number} {since} {life} {reign} {longest} {digest}")?;
+            }
             SlotMessage::Confirmation(Confirmation { number, since, .. }) => {
                 write!(f, " {CONFIRMED} {number} {since}")?
             }
             SlotMessage::Report(footing)
             | SlotMessage::Answer { answer: SlotAnswer { footing, .. }, .. } => {
-                let Footing { floor, left, longest } = footing;
-                write!(f, " {floor} {} {}", left.get(), longest.get())?;
+                let Footing { floor, left } = footing;
+                write!(f, " {floor} {}", left.get())?;
             }
         }
         if let SlotMessage::Answer { number, answer } = self {
             let [up, held, sure] = [answer.up, answer.held, answer.sure].map(Millis::get);
             write!(f, " {number} {up} {held} {sure}")?;
         }
-        let mut write_runs = |slots: &SlotRuns| {
-            slots.iter().try_for_each(|(first, last)| write!(f, " {first}-{last}"))
-        };
         match self {
             SlotMessage::Report(_) => Ok(()),
             SlotMessage::ConfirmQuestion(asked) => write_electorates(f, &asked.electorates),
             SlotMessage::Question { slots, .. }
-            | SlotMessage::Answer { answer: SlotAnswer { slots, .. }, .. } => write_runs(slots),
+            | SlotMessage::Answer { answer: SlotAnswer { slots, .. }, .. } => write_runs(slots, f),
             SlotMessage::Confirmation(told) => {
-                write_runs(&told.slots)?;
+                write_runs(&told.slots, f)?;
                 write!(f, " {LOST}")?;
-                let mut lost = told.lost.iter();
-                lost.try_for_each(|(first, last)| write!(f, " {first}-{last}"))?;
-                write!(f, " {DIGEST} {} {}", told.life, told.digest)?;
+                write_runs(&told.lost, f)?;
+                write!(f, " {DIGEST} {} {} {}", told.life, told.longest.get(), told.digest)?;
                 write_electorates(f, &told.electorates)
             }
         }
     }
+}
+
+fn write_runs(slots: &SlotRuns, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    slots.iter().try_for_each(|(first, last)| write!(f, " {first}-{last}"))
 }
 
 fn write_electorates(f: &mut fmt::Formatter<'_>, told: &Option<Electorates>) -> fmt::Result {
@@ -232,9 +234,11 @@ pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
     }
     if first == CONFIRM {
         let (number, since) = (count(words.next())?, count(words.next())?);
-        let (life, digest) = (count(words.next())?, count(words.next())?);
+        let (life, reign) = (count(words.next())?, count(words.next())?);
+        let longest = Millis::new(count(words.next())?);
+        let digest = count(words.next())?;
         let electorates = read_electorates(&mut words);
-        let asked = ConfirmQuestion { number, since, life, digest, electorates };
+        let asked = ConfirmQuestion { number, since, life, reign, longest, digest, electorates };
         return Some(SlotMessage::ConfirmQuestion(asked));
     }
     if first == CONFIRMED {
@@ -243,16 +247,15 @@ pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
         let slots = slots.collect();
         let lost = words.by_ref().take_while(|word| *word != DIGEST).filter_map(read_range);
         let lost = lost.collect();
-        let (life, digest) = (count(words.next())?, count(words.next())?);
+        let (life, longest) = (count(words.next())?, Millis::new(count(words.next())?));
+        let digest = count(words.next())?;
         let electorates = read_electorates(&mut words);
-        let told = Confirmation { number, since, slots, lost, life, digest, electorates };
+        let told = Confirmation { number, since, slots, lost, life, longest, digest, electorates };
         return Some(SlotMessage::Confirmation(told));
     }
     let floor = Fence::new(count(Some(first))?)?;
     let left = Millis::new(count(words.next())?);
-    // Earlier builds do not say their longest lease.
-    let longest = count(words.next()).map_or(Millis::ZERO, Millis::new);
-    let footing = Footing { floor, left, longest };
+    let footing = Footing { floor, left };
     let Some(number) = count(words.next()) else { return Some(SlotMessage::Report(footing)) };
     let mut length = || Some(Millis::new(count(words.next())?));
     let (up, held, sure) = (length()?, length()?, length()?);
@@ -345,7 +348,7 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
             slots in proptest::collection::vec((0..100_u16, 100..SLOTS), 0..4),
         ) {
             let (left, longest) = (Millis::new(left), Millis::new(longest));
-            let footing = Footing { floor: Fence::new(floor).unwrap(), left, longest };
+            let footing = Footing { floor: Fence::new(floor).unwrap(), left };
             let passage = Passage::ALL[passage];
             let name = |number: &(u16, u16)| format!("{:040x}", number.0).into_bytes();
             let member = |slot: &(u16, u16)| Elector { name: name(slot), life: left.get() };
@@ -366,6 +369,8 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
                     number,
                     since: left.get(),
                     life: longest.get(),
+                    reign: number,
+                    longest,
                     digest: number,
                     electorates: electorates.clone(),
                 }),
@@ -374,7 +379,8 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
                     since: left.get(),
                     slots: slots.clone(),
                     lost: slots.iter().take(1).copied().collect(),
-                    life: longest.get(),
+                    life: left.get(),
+                    longest,
                     digest: number,
                     electorates: electorates.clone(),
                 }),
@@ -387,10 +393,6 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
                 prop_assert_eq!(read_message(text.as_bytes()), Some(message));
                 prop_assert_eq!(read_message(&text.as_bytes()[1..]), None);
             }
-            let earlier = format!("lockmod {floor} {}", left.get());
-            let footing = Footing { longest: Millis::ZERO, ..footing };
-            let report = Some(SlotMessage::Report(footing));
-            prop_assert_eq!(read_message(earlier.as_bytes()), report, "of an earlier build");
         }
 
         #[test]

@@ -15,6 +15,7 @@ mod authority;
 mod client;
 mod electorate;
 mod handover;
+mod lengths;
 mod line;
 mod node;
 #[path = "../proof/mod.rs"]
@@ -1194,4 +1195,105 @@ fn masters_that_vote_although_they_have_lost_their_state_file_are_found_out() {
 #[test]
 fn masters_that_are_replaced_by_those_of_another_cluster_are_found_out() {
     divides(electorate::Defect::OneOrigin);
+}
+
+// ----------------------------------------------------------------------- how long leases may stand
+
+/// The slot goes to the second master, whose setting does not allow the leases of the first one,
+/// and back.
+const SUCCEEDING: lengths::Bounds = lengths::Bounds {
+    turns: 6,
+    settings: 3,
+    starts: 3,
+    cut: &[],
+    before: &[],
+    defect: lengths::Defect::None,
+};
+
+const UNCUT: &[(usize, usize)] = &[];
+/// The masters cannot ask each other.
+const APART: &[(usize, usize)] = &[(0, 1), (1, 0)];
+
+fn wander_among_lengths(walks: u64) {
+    for (settings, starts, cut) in [(0, 0, UNCUT), (3, 0, UNCUT), (0, 3, UNCUT), (3, 3, APART)] {
+        let bounds = lengths::Bounds { settings, starts, cut, ..SUCCEEDING };
+        let world = lengths::World::new(bounds);
+        let found = world.wander(walks);
+        assert!(found.is_none(), "{bounds:?}: {found:?}");
+        assert_eq!(world.witnesses(), lengths::Witness::ALL, "{bounds:?}");
+    }
+}
+
+#[test]
+fn who_succeeds_a_master_waits_for_its_leases() {
+    wander_among_lengths(5_000);
+}
+
+#[test]
+#[ignore = "takes minutes; `make model` runs it"]
+fn who_succeeds_a_master_waits_for_its_leases_in_many_walks() {
+    wander_among_lengths(1_000_000);
+}
+
+/// A broken variant must grant while a lease of the other master stands, some time after the slot
+/// has gone to it.
+#[track_caller]
+fn forgets(
+    defect: lengths::Defect,
+    cut: &'static [(usize, usize)],
+    before: &'static [lengths::Action],
+) {
+    let bounds = lengths::Bounds { cut, before, ..SUCCEEDING };
+    assert!(lengths::World::new(bounds).wander(1_000).is_none(), "{before:?}");
+    let found = lengths::World::new(lengths::Bounds { defect, ..bounds }).wander(20_000);
+    let steps = found.unwrap_or_else(|| panic!("{defect:?} was not found out"));
+    println!("{defect:?}: {} steps", steps.len());
+}
+
+#[test]
+fn a_master_that_goes_by_its_own_setting_is_found_out() {
+    use lengths::Action::*;
+
+    let before = &[Ask(0, 0), Ask(0, 2), Grant(0), Turn(2), Turn(1), Turn(0)];
+    forgets(lengths::Defect::GoesByItsSetting, UNCUT, before);
+}
+
+#[test]
+fn a_voter_whose_start_forgets_how_long_leases_stand_is_found_out() {
+    use lengths::Action::*;
+
+    let before = &[Ask(0, 0), Ask(0, 2), Grant(0), Start(2), Turn(2), Turn(1), Turn(0)];
+    forgets(lengths::Defect::Forgets, APART, before);
+}
+
+#[test]
+fn a_voter_that_counts_the_last_word_of_a_master_is_found_out() {
+    use lengths::Action::*;
+
+    let granted = &[Ask(0, 0), Ask(0, 2), Grant(0), Set(0), Start(0), Ask(0, 2), Turn(2)];
+    forgets(lengths::Defect::CountsTheLastWord, APART, granted);
+}
+
+#[test]
+fn a_master_that_hides_what_is_left_of_its_leases_is_found_out() {
+    use lengths::Action::*;
+
+    let granted = &[Ask(0, 0), Ask(0, 2), Grant(0), Set(0), Tick, Ask(0, 2), Turn(2)];
+    forgets(lengths::Defect::HidesWhatStands, APART, granted);
+}
+
+#[test]
+fn a_master_that_raises_its_setting_at_once_is_found_out() {
+    use lengths::Action::*;
+
+    let before = &[Set(0), Ask(0, 0), Ask(0, 2), Set(0), Grant(0), Turn(2), Turn(1), Turn(0)];
+    forgets(lengths::Defect::RaisesAtOnce, APART, before);
+}
+
+#[test]
+fn a_master_that_forgets_what_it_says_itself_is_found_out() {
+    use lengths::Action::*;
+
+    let before = &[Ask(0, 0), Ask(0, 2), Grant(0), Turn(1), Turn(0)];
+    forgets(lengths::Defect::ForgetsItself, &[(1, 2)], before);
 }

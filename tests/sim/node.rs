@@ -162,7 +162,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn decides_in(&self, slot: u16) -> bool {
-        self.engine.decides_in(slot, self.clocks().now)
+        self.engine.decides_in(slot, (self.clocks().now, self.max_ttl))
     }
 
     pub(crate) fn start(
@@ -185,6 +185,7 @@ impl Node {
             was_replica: false,
             nothing_counts_until: Instant::default(),
             longest: Millis::ZERO,
+            confirmed_longest: Millis::ZERO,
             doubts: false,
             stop: None,
         };

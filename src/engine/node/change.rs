@@ -37,6 +37,8 @@ pub enum Change {
     Demoted,
     /// The longest lease that may stand in the node's group.
     Longest(Millis),
+    /// As in [`Saved::confirmed_longest`].
+    ConfirmedLongest(Millis),
     /// As in [`Saved::doubts`].
     Doubts(bool),
     /// The electorates that the node knows.
@@ -65,6 +67,7 @@ impl Change {
             | Change::LeasesRemoved { .. }
             | Change::Demoted
             | Change::Longest(_)
+            | Change::ConfirmedLongest(_)
             | Change::Doubts(_)
             | Change::Electorates(_)
             | Change::DatedBy(_)
@@ -94,6 +97,7 @@ impl Change {
             }
             Change::Demoted => saved.was_replica = true,
             Change::Longest(longest) => saved.longest = longest,
+            Change::ConfirmedLongest(longest) => saved.confirmed_longest = longest,
             Change::Doubts(doubts) => saved.doubts = doubts,
             Change::Electorates(known) => *electorates = known,
             Change::NotAlwaysDurable => {}

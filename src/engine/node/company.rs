@@ -161,9 +161,9 @@ mod tests {
         let others = [b"bb", b"cc"].map(named).into();
         let shares = Shares { own: vec![(0, 0)], others, ..Shares::default() };
         let mut heard = OtherMaster::new(b"bb");
-        let footing = Footing { floor: Fence::ZERO, left: Millis::ZERO, longest: LONGEST };
-        heard.hear(footing, false, at(100));
-        heard.hear(footing, false, at(700));
+        let footing = Footing { floor: Fence::ZERO, left: Millis::ZERO };
+        heard.hear(footing, at(100));
+        heard.hear(footing, at(700));
         let mut company = Company::new(false);
         company.look(&shares, (&[], false), at(100));
         assert_eq!(company.readiness((at(100), None), LONGEST), Readiness::Alone);

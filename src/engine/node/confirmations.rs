@@ -35,6 +35,8 @@ struct Voter {
     digest: Option<u64>,
     /// When the last question was asked that it has answered.
     asked: Option<Instant>,
+    /// The longest lease of others that it remembered then.
+    longest: Millis,
     /// Since when it has confirmed this node's slots without a break, but for the unsteady ones.
     steady_since: Instant,
     unsteady: BTreeMap<u16, Instant>,
@@ -63,7 +65,11 @@ pub(super) struct Confirmations {
     /// One for each electorate that the node knows.
     panels: Vec<Panel>,
     own: SlotSet,
+    /// Slots are on their way here: the node decides there too.
+    some_come: bool,
     asked_at: Option<Instant>,
+    /// How long a lease of this node may stand, as its questions say, and since when they do.
+    allows: (Millis, Instant),
     /// Since when too few answer, and whether the log names those that do not.
     silence: Option<(Instant, bool)>,
     /// Up to when no other master can have decided in the settled slots; `None` before the first
@@ -85,6 +91,7 @@ impl Voter {
             elector,
             digest: None,
             asked: None,
+            longest: Millis::ZERO,
             steady_since: Instant::default(),
             unsteady: BTreeMap::new(),
             lacks: own.clone(),
@@ -128,7 +135,9 @@ impl Confirmations {
             masters: BTreeSet::new(),
             panels: Vec::new(),
             own: SlotSet::default(),
+            some_come: false,
             asked_at: None,
+            allows: (Millis::ZERO, Instant::default()),
             silence: None,
             covered_until: None,
             uncovered: BTreeMap::new(),
@@ -197,6 +206,7 @@ impl Confirmations {
         }
         self.ended.retain(|slot, _| !own.has(*slot));
         self.own = own;
+        self.some_come = !shares.importing.is_empty();
         self.succession.look(shares, now);
         self.masters = shares.other_masters();
         self.meet(now);
@@ -294,6 +304,24 @@ impl Confirmations {
         starts.and_then(|starts| starts.into_iter().max())
     }
 
+    /// Notes how long a lease of this node may stand, as the next question says.
+    pub(super) fn allow(&mut self, longest: Millis, now: Instant) {
+        let (before, since) = self.allows;
+        self.allows = (longest, if before < longest { now } else { since });
+    }
+
+    /// Whether most masters know that a lease of this node may stand for so long.
+    pub(super) fn know_of(&self, longest: Millis) -> bool {
+        let (told, since) = self.allows;
+        longest <= told && self.are_most(|voter| voter.asked.is_some_and(|asked| since <= asked))
+    }
+
+    /// The longest lease of others that may stand, as those remember whose answers count.
+    pub(super) fn longest(&self, now: Instant) -> Millis {
+        let counting = self.votes().filter(|voter| voter.counts(now));
+        counting.map(|voter| voter.longest).max().unwrap_or_default()
+    }
+
     /// The question that is due: since when it asks for breaks, and what it tells of electorates,
     /// if somebody with a vote may not know that. The breaks are those since most others were last
     /// asked, of those that have answered.
@@ -305,7 +333,8 @@ impl Confirmations {
         let pause = if is_hurried { HURRY } else { ASK_EVERY };
         let is_due = self.asked_at.is_none_or(|at| at.after(pause) <= now);
         let has_others = !self.masters.is_empty() || self.votes().next().is_some();
-        if !has_others || self.own.len() == 0 || !is_due {
+        let decides = self.own.len() > 0 || self.some_come;
+        if !has_others || !decides || !is_due {
             return None;
         }
         self.asked_at = Some(now);
@@ -340,7 +369,7 @@ impl Confirmations {
         &mut self,
         elector: &Elector,
         (at, since): (Instant, Instant),
-        (slots, lost): (&SlotRuns, &SlotRuns),
+        (slots, lost, longest): (&SlotRuns, &SlotRuns, Millis),
         now: Instant,
     ) {
         let voter = self.voters.iter_mut().find(|voter| voter.elector == *elector);
@@ -358,7 +387,7 @@ impl Confirmations {
         for slot in lacks.iter().filter(|slot| !voter.lacks.has(**slot)) {
             voter.last.extend(voter.asked.map(|asked| (*slot, asked)));
         }
-        voter.asked = Some(at);
+        (voter.asked, voter.longest) = (Some(at), longest);
         voter.lacks = SlotSet::default();
         lacks.into_iter().for_each(|slot| voter.lacks.insert(slot));
     }
@@ -465,6 +494,7 @@ impl Confirmations {
         self.succession.agree();
         self.meet(now);
         self.first_at = Some(Instant::default());
+        self.allows = (crate::engine::TTL_MAX, Instant::default());
         for voter in &mut self.voters {
             (voter.asked, voter.lacks) = (Some(now), SlotSet::default());
         }
@@ -562,7 +592,8 @@ mod tests {
         ) -> Vec<u16> {
             let (asked, since) = (at(asked), at(since));
             let now = asked.after(Millis::new(10));
-            self.confirmed(&elector(name), (asked, since), (&slots, &lost), now);
+            let told = (&slots, &lost, Millis::ZERO);
+            self.confirmed(&elector(name), (asked, since), told, now);
             self.advance(&decided(), now)
         }
     }

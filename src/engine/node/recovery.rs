@@ -39,6 +39,9 @@ pub struct Saved {
     /// The longest lease that may stand in its group, as a length, whenever this is read. Zero: the
     /// node does not rest on replicas.
     pub longest: Millis,
+    /// The longest lease of a master of its Cluster, itself included, that it has confirmed, as a
+    /// length, whenever this is read.
+    pub confirmed_longest: Millis,
     /// It is in a Cluster, and another master may decide in its slots, or have leases there, from
     /// before most masters confirm that they are its own.
     pub doubts: bool,
@@ -231,6 +234,7 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
         longest: node
             .authority()
             .map_or(Millis::ZERO, |authority| authority.longest(loaded.clocks.now)),
+        confirmed_longest: found.confirmed_longest(),
         doubts: false,
         stop: None,
     }
@@ -339,6 +343,14 @@ impl Found {
         }
     }
 
+    /// As in [`Saved::confirmed_longest`].
+    pub(super) fn confirmed_longest(&self) -> Millis {
+        match self {
+            Found::Present(saved) => saved.confirmed_longest,
+            Found::Missing | Found::Damaged => Millis::ZERO,
+        }
+    }
+
     /// The clocks by which to read this node's dates in boot `boot`; `None` if only the present
     /// reading is left.
     pub fn dating(&self, boot: u64) -> Option<Clocks> {
@@ -399,6 +411,7 @@ mod tests {
             was_replica: false,
             nothing_counts_until: Instant::default(),
             longest: Millis::ZERO,
+            confirmed_longest: Millis::ZERO,
             doubts: false,
             stop: None,
         }

@@ -66,9 +66,6 @@ pub struct Footing {
     pub floor: Fence,
     /// For how long it grants nothing, because leases that it does not know may stand.
     pub left: Millis,
-    /// How long a lease may stand that it has granted, or grants within its settings; zero from a
-    /// build that does not say.
-    pub longest: Millis,
 }
 
 /// The question whether slots are the asker's: see
@@ -81,6 +78,10 @@ pub struct ConfirmQuestion {
     pub since: u64,
     /// The asker's life, as in [`Elector::life`](super::Elector::life).
     pub life: u64,
+    /// The number of the asker's first question since its start or promotion.
+    pub reign: u64,
+    /// How long a lease may stand that it has granted since then, or grants within its settings.
+    pub longest: Millis,
     /// What tells the electorates that the asker knows from others.
     pub digest: u64,
     /// These electorates, if a receiver may not know them.
@@ -101,6 +102,8 @@ pub struct Confirmation {
     pub lost: SlotRuns,
     /// The sender's life, as in [`Elector::life`](super::Elector::life).
     pub life: u64,
+    /// How long a lease of any other master may stand, as those have said, or of the sender.
+    pub longest: Millis,
     /// What tells the electorates that the sender knows from others.
     pub digest: u64,
     /// These electorates, if they are not the asker's.

@@ -98,10 +98,6 @@ impl SlotTable {
     }
 
     fn see_others(&mut self, shares: &Shares) {
-        if !self.waits() {
-            let masters = shares.other_masters();
-            self.others.iter_mut().for_each(|other| other.forget(masters.contains(&other.name)));
-        }
         for (name, ranges) in &shares.others {
             let place = u16::try_from(self.place_of(name) + 1).unwrap_or(u16::MAX);
             for slot in all(ranges).map(|slot| slot % SLOTS) {
@@ -258,8 +254,8 @@ impl SlotTable {
 
     /// Takes a master's report.
     pub(super) fn hear(&mut self, name: &[u8], footing: Footing, now: Instant) {
-        let (place, waits) = (self.place_of(name), self.waits());
-        self.others[place].hear(footing, waits, now);
+        let place = self.place_of(name);
+        self.others[place].hear(footing, now);
     }
 
     /// Takes a master's question, just after a look. Returns the slots that this node can speak
@@ -402,29 +398,11 @@ impl SlotTable {
         is_to_doubt || self.moves.values().any(|seen| seen.is_here() && is_doubted(seen))
     }
 
-    /// Whether it does not decide in some of its own slots, or may not when it has looked.
-    pub(super) fn waits(&self) -> bool {
-        self.has_doubts() || self.moves.values().any(Move::is_here)
-    }
-
     /// Notes that any other master may have decided in all slots that the node has, or will find at
     /// its first look.
     pub(super) fn doubt_all(&mut self, now: Instant) {
         self.doubts_first = true;
         self.doubt(self.own.without(&SlotSet::default()), now);
-    }
-
-    /// How long a lease may stand, as the other masters report: while the node waits, the longest
-    /// that any of them has reported since.
-    pub(super) fn longest_told(&self) -> Millis {
-        self.others.iter().map(|other| other.longest).max().unwrap_or_default()
-    }
-
-    /// Takes over, at a promotion, how long the leases of other masters may stand: the one that is
-    /// replaced reports nothing any more. `masters`: those that the server still knows as masters.
-    pub(super) fn remember(&mut self, before: &SlotTable, masters: &BTreeSet<Vec<u8>>) {
-        let known = before.others.iter().filter(|other| masters.contains(&other.name));
-        self.others = known.map(OtherMaster::unheard).collect();
     }
 
     /// Notes that any other master may have decided in these slots.

@@ -17,6 +17,7 @@ use super::company::{Company, Readiness};
 use super::confirmations::{CONFIRM_DELAY, Confirmations};
 use super::electorate::{Elector, Electorates};
 use super::epoch::{Epoch, Rise};
+use super::lengths::Lengths;
 use super::pauses::Pauses;
 use super::recovery::{has_jumped, jump};
 use super::shares::{
@@ -61,6 +62,9 @@ pub struct Slots {
     company: Company,
     pub(super) confirmations: Confirmations,
     witness: Witness,
+    pub(super) lengths: Lengths,
+    /// The number of its first question.
+    reign: Option<u64>,
     epoch: Epoch,
     rise: Rise,
     pauses: Pauses,
@@ -83,6 +87,8 @@ impl Slots {
             company: Company::new(was_promoted),
             confirmations: Confirmations::new(boot, electorates),
             witness: Witness::default(),
+            lengths: Lengths::default(),
+            reign: None,
             epoch: Epoch::default(),
             rise: Rise::default(),
             pauses: Pauses::default(),
@@ -120,7 +126,14 @@ impl Slots {
         let electorates = self.confirmations.succession().news().map(Change::Electorates);
         let begin = (doubts && !had_doubts).then_some(Change::Doubts(true));
         let end = (!doubts && had_doubts).then_some(Change::Doubts(false));
-        begin.into_iter().chain(electorates).chain(end).collect()
+        let longest = self.lengths.news(now);
+        begin.into_iter().chain(electorates).chain(longest).chain(end).collect()
+    }
+
+    /// The longest lease of another master that may stand, as this one and those with a vote
+    /// remember.
+    pub(super) fn longest(&self, now: Instant) -> Millis {
+        self.lengths.longest(now).max(self.confirmations.longest(now))
     }
 
     pub(super) fn readiness(&self, now: Instant, longest: Millis) -> Readiness {
@@ -153,7 +166,8 @@ impl Slots {
         let elector = Elector { name: name.to_vec(), life: told.life };
         let electorates = (told.electorates.as_ref(), told.digest);
         if self.hear_of(&elector, electorates, now) {
-            self.confirmations.confirmed(&elector, (at, since), (&told.slots, &told.lost), now);
+            let told = (&told.slots, &told.lost, told.longest);
+            self.confirmations.confirmed(&elector, (at, since), told, now);
             self.compare(now);
         }
     }
@@ -178,26 +192,39 @@ impl Slots {
     }
 
     /// Whether the node may decide in this slot without a look.
-    fn is_settled(&self, slot: u16, now: Instant) -> bool {
+    fn is_settled(&self, slot: u16, (now, own_longest): (Instant, Millis)) -> bool {
         self.company.decides()
             && self.table.is_settled(slot)
             && self.pauses.knows(now)
             && self.confirmations.holds(slot, now)
+            && self.confirmations.know_of(own_longest)
     }
 
     /// What must be done before the node decides in a slot, just after a look. `longest`: the
-    /// longest lease that the node knows of.
-    fn coming(&mut self, slot: u16, now: Instant, longest: Millis) -> Coming {
+    /// longest lease that the node knows of, and that it may grant itself.
+    fn coming(&mut self, slot: u16, now: Instant, (longest, own): (Millis, Millis)) -> Coming {
         // Who has a slot that is on its way here asks for both.
         let is_own = self.table.own().has(slot);
         let steady_since = match is_own {
             true => self.confirmations.steady_since(slot, now),
             false => Some(now),
         };
-        match steady_since.filter(|_| self.pauses.knows(now)) {
+        let may_decide = self.pauses.knows(now) && self.confirmations.know_of(own);
+        match steady_since.filter(|_| may_decide) {
             Some(since) => self.table.coming(slot, &self.company, (now, since, longest)),
             None => Coming::Asks,
         }
+    }
+
+    /// Notes how long a lease of this node may stand, which its next question says. This node
+    /// remembers it too: its own vote counts for itself. Returns the number of its reign.
+    fn allow(&mut self, longest: Millis, now: Instant) -> u64 {
+        let number = question_number(self.boot, now);
+        let reign = *self.reign.get_or_insert(number);
+        self.confirmations.allow(longest, now);
+        let itself = &self.confirmations.electorates().itself.name;
+        self.lengths.hear(itself, (reign, number), longest, now);
+        reign
     }
 
     /// Whether one of its slots is not confirmed, and may be soon.
@@ -253,14 +280,13 @@ impl Node {
     }
 
     /// The same for a replica that was promoted: it has not looked since then, and remembers the
-    /// electorates, the nodes and the lengths of leases that it knew. `shares`: what the server
-    /// says at the promotion.
-    pub fn rejoin_cluster(&mut self, boot: u64, shares: &Shares) {
+    /// electorates and the nodes that it knew, and how long their leases may stand.
+    pub fn rejoin_cluster(&mut self, boot: u64) {
         let electorates = self.electorates().cloned().unwrap_or_default();
         let mut slots = Slots::new(boot, true, electorates);
         if let Some(before) = &self.slots {
             slots.confirmations.remember(&before.confirmations);
-            slots.table.remember(&before.table, &shares.other_masters());
+            slots.lengths.clone_from(&before.lengths);
         }
         self.slots = Some(Box::new(slots));
     }
@@ -290,7 +316,7 @@ impl Node {
             && slots.confirmations.first_at().is_some()
         {
             slots.owes_wait = false;
-            authority.waits_for(slots.table.longest_told(), now);
+            authority.waits_for(slots.longest(now), now);
         }
     }
 
@@ -306,8 +332,9 @@ impl Node {
     }
 
     /// Whether the node decides in a slot without further steps: see [`Node::come`].
-    pub fn decides_in(&self, slot: u16, now: Instant) -> bool {
-        self.slots.as_ref().is_none_or(|slots| slots.is_settled(slot, now))
+    pub fn decides_in(&self, slot: u16, (now, max_ttl): (Instant, Millis)) -> bool {
+        let longest = self.own_longest(max_ttl, now);
+        self.slots.as_ref().is_none_or(|slots| slots.is_settled(slot, (now, longest)))
     }
 
     /// Whether the node may have lost slots without knowing: it has hung, or its server holds back
@@ -373,13 +400,15 @@ impl Node {
 
     /// The question to all other masters, whether they confirm which slots are this node's, if it
     /// is due.
-    pub fn confirm_question(&mut self, now: Instant) -> Option<ConfirmQuestion> {
-        let is_hurried = self.slots.as_ref().is_some_and(|slots| slots.is_hurried(now));
+    pub fn confirm_question(&mut self, now: Instant, max_ttl: Millis) -> Option<ConfirmQuestion> {
+        let longest = self.own_longest(max_ttl, now);
         let slots = self.slots.as_mut()?;
+        let reign = slots.allow(longest, now);
+        let is_hurried = slots.is_hurried(now) || !slots.confirmations.know_of(longest);
         let (since, digest, electorates) = slots.confirmations.ask(is_hurried, now)?;
         let [number, since] = [now, since].map(|at| question_number(slots.boot, at));
         let life = slots.confirmations.electorates().itself.life;
-        Some(ConfirmQuestion { number, since, life, digest, electorates })
+        Some(ConfirmQuestion { number, since, life, reign, longest, digest, electorates })
     }
 
     /// Whether the last look is recent enough to [confirm](Node::confirm) by it.
@@ -413,10 +442,12 @@ impl Node {
         let slots = self.slots.as_mut()?;
         let number = asked.number;
         let (its, lost, since) = slots.witness.confirm(name, (number, asked.since));
+        slots.lengths.hear(name, (asked.reign, number), asked.longest, now);
+        let longest = slots.lengths.longest_besides(name, asked.reign, now);
         let known = slots.confirmations.electorates();
         let (life, digest) = (known.itself.life, known.digest());
         let electorates = (digest != asked.digest).then(|| known.clone());
-        Some(Confirmation { number, since, slots: its, lost, life, digest, electorates })
+        Some(Confirmation { number, since, slots: its, lost, life, longest, digest, electorates })
     }
 
     /// Takes another master's confirmation.
@@ -512,7 +543,8 @@ impl Node {
         (max_ttl, caution): (Millis, Caution),
     ) -> Result<Came, Stop> {
         let now = clocks.now;
-        let (longest, before) = (self.longest(max_ttl, now), self.promises.floor());
+        let lengths @ (longest, _) = (self.longest(max_ttl, now), self.own_longest(max_ttl, now));
+        let before = self.promises.floor();
         let Some(slots) = &mut self.slots else { return Ok(Came::Decides(false)) };
         match slots.readiness(now, longest) {
             Readiness::Alone => return Ok(Came::Asks),
@@ -525,7 +557,7 @@ impl Node {
             }
             Readiness::Decides => {}
         }
-        let floor = match slots.coming(slot, now, longest) {
+        let floor = match slots.coming(slot, now, lengths) {
             Coming::Asks => return Ok(Came::Asks),
             Coming::Knows(floor) => floor,
             Coming::Waits(until, known) if caution.quarantine => {
@@ -661,7 +693,8 @@ mod tests {
 
     /// Whether it decides there just after a look.
     fn decides(node: &Node, slot: u16) -> bool {
-        node.decides_in(slot, node.slots.as_ref().unwrap().pauses.hang.looked_at())
+        let looked_at = node.slots.as_ref().unwrap().pauses.hang.looked_at();
+        node.decides_in(slot, (looked_at, LONGEST))
     }
 
     /// The state file has the end of the second.
@@ -693,7 +726,7 @@ mod tests {
     }
 
     fn footing(floor: u64, left: u64) -> Footing {
-        Footing { floor: fence(floor), left: Millis::new(left), longest: LONGEST }
+        Footing { floor: fence(floor), left: Millis::new(left) }
     }
 
     fn tell(node: &mut Node, floor: u64, left: u64, now: u64) {
@@ -750,7 +783,7 @@ mod tests {
         assert_eq!(node.promises().waited_for(at(2_122)), Some(at(3_000)));
         let floor = node.promises().floor();
         assert!(floor > Fence::of_time(UnixTime::from_millis(WALL)), "if it starts again");
-        let told = Footing { floor, left: Millis::ZERO, longest: LONGEST };
+        let told = Footing { floor, left: Millis::ZERO };
         assert_eq!(node.tell(at(1_000), LONGEST), Some(told), "it decides in other slots");
         assert_eq!(come(&mut node, 12, 2_122), waits(1, None));
         assert_eq!(come(&mut node, 12, 2_123), Came::Decides(true));
@@ -764,12 +797,11 @@ mod tests {
     /// it was back, its report ended the wait for the leases that it had granted in the slot.
     #[test]
     fn who_gets_a_slot_from_a_node_that_does_not_answer_waits_for_the_longest_lease() {
-        let longer = Footing { longest: Millis::new(9_000), ..footing(5, 0) };
-        for (told, longest) in [(None, 1_000), (Some(footing(5, 0)), 1_000), (Some(longer), 9_000)]
-        {
+        for (told, longest) in [(None, 1_000), (Some(1_000), 1_000), (Some(9_000), 9_000)] {
             let mut node = node();
-            if let Some(told) = told {
-                node.hear(b"bb", told, at(5_000));
+            if let Some(longest) = told {
+                node.hear(b"bb", footing(5, 0), at(5_000));
+                asks_with(&mut node, b"bb", longest, 5_000);
             }
             node.sees(&shares(&[12]), at(5_100));
             let asked = node.questions(at(5_100));
@@ -795,6 +827,20 @@ mod tests {
         }
     }
 
+    /// Another master asks for confirmation, with the longest lease that it grants.
+    fn asks_with(node: &mut Node, name: &[u8], longest: u64, now: u64) -> Option<Confirmation> {
+        let asked = ConfirmQuestion {
+            number: question_number(3, at(now)),
+            since: 0,
+            life: 9,
+            reign: 1,
+            longest: Millis::new(longest),
+            digest: 0,
+            electorates: None,
+        };
+        node.confirm(name, &asked, at(now))
+    }
+
     fn four() -> Shares {
         let mut shares = shares(&[]);
         shares.others.push((b"cc".to_vec(), vec![(20, 29)]));
@@ -808,7 +854,7 @@ mod tests {
     fn a_promoted_master_decides_nothing_before_it_has_heard_most_of_the_others() {
         let shares = four();
         let mut node = Node::new();
-        node.rejoin_cluster(BOOT, &Shares::default());
+        node.rejoin_cluster(BOOT);
         let looks = |node: &mut Node, now| {
             node.sees(&shares, at(now));
             assert_eq!(decides(node, 5), come(node, 5, now) != Came::Asks);
@@ -971,58 +1017,65 @@ mod tests {
         assert_eq!(doubts(&mut node, 9_000), [Change::Doubts(true)], "most are silent already");
     }
 
-    /// Regression: it waited only as long as its own setting, which had been lowered, while leases
-    /// of its former master stood.
+    /// Regressions: it waited only as long as its own setting, which had been lowered, while leases
+    /// of its former master stood; and what it had heard itself, it had not heard in time.
     #[test]
-    fn who_is_promoted_waits_for_the_leases_that_others_reported() {
-        let longer = Footing { longest: Millis::new(9_000), ..footing(5, 0) };
-        let promoted = |known: &Shares| {
-            let mut node = joined();
-            node.hear(b"bb", longer, at(2_000));
-            node.rejoin_cluster(BOOT, known);
-            let (change, _) = node.promoted(at(3_000), LONGEST, CAUTION);
-            let Change::Promoted { until, .. } = change else { panic!("{change:?}") };
-            for now in [3_000, 3_700] {
-                node.hear(b"cc", footing(5, 0), at(now));
-            }
-            let shares = Shares { replicas: vec![b"bb".to_vec()], others: vec![], ..four() };
-            node.sees(&shares, at(4_000));
-            (until.expect("it waits"), node)
-        };
-        let known = |node: &Node, now| node.longest(LONGEST, at(now));
-        let told = |node: &Node, now| node.footing(at(now), LONGEST).longest;
-        let (until, mut node) = promoted(&shares(&[]));
-        assert_eq!((until, known(&node, 4_000)), (at(12_000), longer.longest), "it was a master");
-        assert_eq!(told(&node, 13_000), longer.longest, "its successor waits for these too");
-        // It begins to wait at 4000, and looks again when that is over.
-        for now in [13_000, 18_200, 18_300] {
-            node.sees(&Shares { others: vec![], ..four() }, at(now));
-            let _ = [0, 9].map(|slot| come(&mut node, slot, now));
-            (0..10).for_each(|slot| drop(come(&mut node, slot, now)));
-        }
-        node.sees(&Shares { others: vec![], ..four() }, at(18_400));
-        assert_eq!((known(&node, 18_400), told(&node, 18_400)), (LONGEST, LONGEST));
-        let (until, node) = promoted(&Shares::default());
-        assert_eq!((until, known(&node, 4_000)), (at(4_000), LONGEST), "it was one long ago");
+    fn who_is_promoted_waits_for_the_leases_that_it_and_others_remember() {
         let mut node = joined();
-        node.hear(b"bb", longer, at(2_000));
-        node.sees(&shares(&[]), at(2_000));
-        assert_eq!(known(&node, 2_000), longer.longest);
-        assert_eq!(told(&node, 2_000), LONGEST, "the other one says that itself");
-        node.sees(&Shares { replicas: vec![b"bb".to_vec()], others: vec![], ..four() }, at(2_100));
-        assert_eq!(known(&node, 2_100), LONGEST, "it reports no more");
+        node.sees(&shares(&[]), at(1_000));
+        let told = asks_with(&mut node, b"bb", 9_000, 2_000).expect("it has looked");
+        assert_eq!(told.longest, Millis::ZERO, "nothing of its own");
+        assert_eq!(
+            asks_with(&mut node, b"cc", 500, 2_100).map(|told| told.longest.get()),
+            Some(9_000)
+        );
+        node.rejoin_cluster(BOOT);
+        let (change, _) = node.promoted(at(3_000), LONGEST, CAUTION);
+        let Change::Promoted { until, .. } = change else { panic!("{change:?}") };
+        assert_eq!(until, Some(at(12_000)));
+        let known = |node: &Node, now| node.longest(LONGEST, at(now)).get();
+        let over = 2_000 + with_drift(SUPPORT.saturating_add(Millis::new(9_000))).get();
+        assert_eq!([known(&node, over), known(&node, over + 1)], [9_000, 1_000]);
+        // The others remember more.
+        node.sees(&four(), at(4_000));
+        let slots = node.slots.as_mut().unwrap();
+        let voter = slots.confirmations.electorates().known.iter().flat_map(|one| &one.members);
+        let voter = voter.clone().find(|one| one.name == b"cc").cloned().expect("it has a vote");
+        let told = (&vec![(0, 9)], &SlotRuns::new(), Millis::new(12_000));
+        slots.confirmations.confirmed(&voter, (at(4_100), at(4_000)), told, at(4_200));
+        assert_eq!([known(&node, 6_550), known(&node, 6_551)], [12_000, 9_000], "while it counts");
     }
 
-    /// Regression: the replica of a master that waited for longer leases than its setting allows
-    /// did not wait for them when it took its place.
+    /// A lease of a raised setting stands only where most masters know of that.
     #[test]
-    fn who_waits_reports_how_long_the_leases_may_stand() {
-        let mut node = Node::new();
-        node.join_cluster(BOOT, Electorates::default());
-        node.promises.begin_quarantine(at(9_000), QuarantineReason::UncleanRestart);
-        let told = |now| node.footing(at(now), LONGEST).longest.get();
-        let left = "whoever takes its place adds the rest";
-        assert_eq!([told(1_000), told(8_500), told(9_001)], [3_001, 1_000, 1_000], "{left}");
+    fn who_allows_longer_leases_decides_when_most_masters_know_that() {
+        let mut node = node();
+        let slots = node.slots.as_mut().unwrap();
+        slots.confirmations.allow(LONGEST, at(0));
+        slots.confirmations.allow(LONGEST, at(100));
+        let decides =
+            |node: &Node, max_ttl: u64, now| node.decides_in(5, (at(now), length(max_ttl)));
+        assert!(decides(&node, 1_000, 100) && !decides(&node, 1_001, 100));
+        let asked = node.confirm_question(at(200), length(9_000)).expect("it is in a hurry");
+        assert_eq!((asked.longest, asked.reign), (length(9_000), number(200)));
+        assert!(!decides(&node, 9_000, 200) && !decides(&node, 1_000, 200));
+        let slots = node.slots.as_mut().unwrap();
+        let voter = slots.confirmations.electorates().known.iter().flat_map(|one| &one.members);
+        let voter = voter.clone().find(|one| one.name == b"bb").cloned().expect("it has a vote");
+        let told = (&vec![(0, 9)], &SlotRuns::new(), Millis::ZERO);
+        slots.confirmations.confirmed(&voter, (at(200), at(0)), told, at(210));
+        assert!(decides(&node, 9_000, 210) && !decides(&node, 9_001, 210));
+        // It is lowered. The lease that stands is longer.
+        assert!(node.acquire(&mut Lock::default(), claim(), b"", at(300)).is_ok());
+        let asked = node.confirm_question(at(800), LONGEST).expect("it is due");
+        assert_eq!((asked.longest, asked.reign), (length(6_500), number(200)));
+        assert!(decides(&node, 1_000, 800));
+        let itself = node.slots.as_ref().unwrap().lengths.longest(at(800));
+        assert_eq!(itself, length(6_500), "its own vote counts too");
+    }
+
+    fn length(millis: u64) -> Millis {
+        Millis::new(millis)
     }
 
     /// Regression: a master that became a replica before it heard of the first electorate, which it
@@ -1034,8 +1087,15 @@ mod tests {
             known: [Electorate { number: 1, origin: 2, members: [elector(life)].into() }].into(),
             ..Electorates::default()
         };
-        let asks =
-            |electorates| ConfirmQuestion { number: 1, since: 1, life: 9, digest: 0, electorates };
+        let asks = |electorates| ConfirmQuestion {
+            number: 1,
+            since: 1,
+            life: 9,
+            reign: 1,
+            longest: LONGEST,
+            digest: 0,
+            electorates,
+        };
         let has_vote = |known, asked| {
             let mut node = Node::new();
             node.join_cluster(BOOT, Electorates { itself: elector(7), ..known });
@@ -1055,7 +1115,7 @@ mod tests {
             node.rest_on(2);
             node.join_cluster(BOOT, Electorates::default());
             if is_promoted {
-                node.rejoin_cluster(BOOT, &Shares::default());
+                node.rejoin_cluster(BOOT);
             }
             let authority = node.promises.authority_mut().expect("it rests on replicas");
             authority.appointed();
@@ -1118,7 +1178,8 @@ mod tests {
         node.sees(&shares, at(100));
         assert!(decides(&node, 8) && !decides(&node, 9));
         assert_eq!(node.unsettled_slots(), [9], "12 is not its own");
-        node.hear(b"bb", Footing { longest: Millis::new(9_000), ..footing(5, 0) }, at(200));
+        node.hear(b"bb", footing(5, 0), at(200));
+        asks_with(&mut node, b"bb", 9_000, 200);
         node.hear(b"cc", footing(7_000_000, 300), at(200));
         assert!(node.questions(at(300)).is_empty(), "there is nobody to ask");
         let over = at(100).after(with_drift(SUPPORT.saturating_add(Millis::new(9_000))));
@@ -1214,15 +1275,6 @@ mod tests {
         node.sees(&shares(&[12]), at(100));
         ask(&mut node, (5, 0), (100, 9_000));
         assert_eq!(come(&mut node, 12, 9_000), Came::Decides(true));
-    }
-
-    #[test]
-    fn a_lease_above_a_lowered_limit_is_reported() {
-        let mut node = node();
-        let longest = |node: &Node| node.footing(at(100), LONGEST).longest;
-        assert_eq!(longest(&node), LONGEST);
-        assert!(node.acquire(&mut Lock::default(), claim(), b"", at(100)).is_ok());
-        assert_eq!(longest(&node), claim().ttl);
     }
 
     #[test]
@@ -1519,15 +1571,15 @@ mod tests {
         let settings = (LONGEST, CAUTION);
         node.see(&shares(&[]), at(1_000));
         node.is_confirmed(at(1_000));
-        assert!(node.decides_in(5, at(3_000)) && !node.may_have_lost_slots(at(3_000)));
-        assert!(!node.decides_in(5, at(3_001)) && node.may_have_lost_slots(at(3_001)));
+        assert!(node.decides_in(5, (at(3_000), LONGEST)) && !node.may_have_lost_slots(at(3_000)));
+        assert!(!node.decides_in(5, (at(3_001), LONGEST)) && node.may_have_lost_slots(at(3_001)));
         for now in [9_000, 9_099] {
             node.see(&shares(&[]), at(now));
             node.is_confirmed(at(now));
             assert_eq!(node.come(5, clocks(now), settings), Ok(Came::Asks));
         }
         node.see(&shares(&[]), at(9_100));
-        assert!(node.decides_in(5, at(9_100)));
+        assert!(node.decides_in(5, (at(9_100), LONGEST)));
     }
 
     #[test]
@@ -1535,10 +1587,13 @@ mod tests {
         let mut node = joined();
         node.sees(&shares(&[]), at(100));
         node.sees(&Shares { holds_back: true, ..shares(&[]) }, at(300));
-        assert!(!node.decides_in(5, at(300)), "the slot may be gone when writes go on");
+        assert!(!node.decides_in(5, (at(300), LONGEST)), "the slot may be gone when writes go on");
         node.sees(&shares(&[]), at(500));
-        assert!(!node.decides_in(5, at(599)), "it may not have read that the slot is gone");
-        assert!(node.decides_in(5, at(600)));
+        assert!(
+            !node.decides_in(5, (at(599), LONGEST)),
+            "it may not have read that the slot is gone"
+        );
+        assert!(node.decides_in(5, (at(600), LONGEST)));
     }
 
     /// Regressions: a move at once failed at the old master, which went on granting, and succeeded
@@ -1760,7 +1815,7 @@ mod tests {
         let mut node = node();
         node.rest_on(2);
         let left = SUPPORT.saturating_add(Millis::ZERO);
-        let told = Footing { floor: Fence::ZERO, left, longest: Millis::ZERO };
+        let told = Footing { floor: Fence::ZERO, left };
         assert_eq!(node.tell(at(0), LONGEST), Some(told));
         assert!(matches!(
             node.obstacle(at(0), (LONGEST, CAUTION)),

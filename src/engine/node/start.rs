@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::authority::with_drift;
+use super::lengths::Lengths;
 use super::recovery::{promote, recover, start, stop};
 use super::tending::Heard;
 use super::{Ceilings, Census, Change, Found, Loaded, Lock, Node, Recovery, Saved, Stopped};
@@ -123,6 +124,9 @@ impl Node {
             }
         }
         let found = found?;
+        if let Some(slots) = &mut self.slots {
+            slots.lengths = Lengths::restored(found.confirmed_longest(), loaded.clocks.now);
+        }
         let loaded = Loaded { highest: self.promises.highest(), ..loaded };
         let mut recovery = recover(found, loaded);
         if let Some((found, loaded)) = self.outside_of_its_group(found, loaded) {
@@ -372,7 +376,7 @@ mod tests {
         let reckless = Caution { quarantine: false, ..CAUTION };
         assert!(!begun(doubtful, loaded(1, false), 0, reckless).1.doubts);
         let mut promoted = begun(replica, loaded(1, true), 0, CAUTION).0;
-        promoted.rejoin_cluster(7, &Shares::default());
+        promoted.rejoin_cluster(7);
         let (change, _) = promoted.promoted(CLOCKS.now, Millis::new(500), CAUTION);
         assert!(matches!(change, Change::Promoted { doubts: true, .. }));
         assert_eq!(promoted.news_of_slots(CLOCKS.now), []);
@@ -384,6 +388,7 @@ mod tests {
         for now in (2_000..10_500).step_by(100) {
             let now = Instant::from_millis(now);
             node.see(&shares, now);
+            assert_eq!(node.confirm_question(now, settings.0), None, "it is alone");
             let came = [3, 4].map(|slot| {
                 loop {
                     match node.come(slot, Clocks { now, ..CLOCKS }, settings) {

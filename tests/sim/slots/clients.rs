@@ -159,7 +159,9 @@ impl Cluster {
     /// Somebody does something with a lock.
     pub(super) fn use_lock(&mut self) {
         let name = self.random.random_range(0..NAMES.len());
-        let ttl = Millis::new([300, 1_000, self.max_ttl.get()][self.random.random_range(0..3)]);
+        let at = self.any_server();
+        let longest = self.masters[at].node.max_ttl.get();
+        let ttl = Millis::new([300, 1_000, longest][self.random.random_range(0..3)]);
         let holder = self.holders[name].as_ref().filter(|it| Instant::now() < it.until);
         let is_used = holder.is_some_and(|holder| !holder.keeps);
         match self.random.random_range(0..10) {

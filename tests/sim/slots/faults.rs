@@ -27,14 +27,7 @@ impl Cluster {
         })
     }
 
-    /// Stops a server, unless the longest lease is lowered in this run.
     pub(super) fn stop(&mut self, at: usize, down_ms: Range<u64>) {
-        if self.plan.lowers_after.is_none() {
-            self.end(at, down_ms);
-        }
-    }
-
-    pub(super) fn end(&mut self, at: usize, down_ms: Range<u64>) {
         let end = match self.random.random_range(0..10) {
             0..=1 => End::PowerLoss,
             2..=4 => End::Shutdown { saves: true },

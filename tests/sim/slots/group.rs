@@ -141,10 +141,8 @@ impl Cluster {
         }
         let epoch = self.masters[at].epochs[at];
         self.note(at, &format!("replaces {former}, elected: {is_elected}, epoch {epoch}"));
-        let others: Vec<usize> = self.others(at).collect();
         let master = &mut self.masters[at];
-        let shares = master.shares(at, &others);
-        master.node.engine.rejoin_cluster(master.node.boot, &shares);
+        master.node.engine.rejoin_cluster(master.node.boot);
         master.node.promote();
         master.are_masters[at] = true;
         (master.has_looked, master.is_doubting) = (false, true);

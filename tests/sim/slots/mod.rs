@@ -43,8 +43,8 @@ const SERVERS: usize = MASTERS + 1;
 /// Two locks in one slot, and one in another.
 const NAMES: [&[u8]; 3] = [b"{a}1", b"{a}2", b"{b}"];
 const MAX_TTL: Millis = Millis::new(6_000);
-/// What it is at first in runs in which it is lowered: longer than an election and a wait then.
-const RAISED: Millis = Millis::new(20_000);
+/// The other setting of a server in runs in which that changes: longer than an election and a wait.
+const RAISED: Millis = Millis::new(30_000);
 /// In place of the master of a slot.
 const NOBODY: usize = usize::MAX;
 /// How often a server runs its cron, and the module looks at slots that do not move.
@@ -54,9 +54,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 const REJOINING: Duration = Duration::from_secs(2);
 /// A master that hears of no other for so long serves nobody. So one that starts alone serves.
 const NODE_TIMEOUTS: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(15)];
-/// How long it may take until every lock can be acquired again, once all faults and moves are over:
-/// answers that do not come, the longest lease, and a restart's wait.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a move without faults may keep a lock from being granted, besides messages: three
 /// questions, each after a tick. The first may come before the other master knows of the move.
 const UNAVAILABLE_MAX: Duration = Duration::from_millis(750);
@@ -86,6 +83,8 @@ enum Broken {
     WaitsForNobody,
     /// A master decides whether others confirm its slots or not.
     AsksNobody,
+    /// Who confirms slots does not tell how long leases of other masters may stand.
+    ForgetsLengths,
 }
 
 /// What a run does.
@@ -101,24 +100,33 @@ struct Plan {
     settled: usize,
     /// Which server is a replica at first.
     replica: Option<usize>,
-    /// When the longest lease is lowered on all servers. No server but one stops then: those that
-    /// are started after that do not know which leases of a dead one stand.
-    lowers_after: Option<Duration>,
+    /// Whether the longest lease that a server allows changes at any time.
+    changes_lengths: bool,
 }
 
 impl Plan {
     fn of(seed: u64, broken: Broken) -> Plan {
         let faults = if seed.is_multiple_of(4) { 0 } else { [1, 3, 8][seed as usize / 12 % 3] };
         let delays = if faults == 0 { [2, 20, 150] } else { [2, 150, 1_500] };
-        let node_timeout = NODE_TIMEOUTS[seed as usize / 36 % 2];
         let delay_ms = delays[seed as usize / 4 % 3];
         let settled = if seed / 72 % 4 == 3 { MASTERS - 1 } else { MASTERS };
         // The first or the last, because of two names the smaller one gives way.
         let replica = [None, None, None, Some(0), Some(SERVERS - 1)][seed as usize % 5];
         let replica = replica.filter(|_| faults > 0);
-        let lowers = replica.is_some() && seed.is_multiple_of(3);
-        let lowers_after = lowers.then(|| Duration::from_secs(5 + seed / 3 % 10));
-        Plan { seed, broken, faults, delay_ms, node_timeout, settled, replica, lowers_after }
+        let changes_lengths = faults > 0 && seed.is_multiple_of(3);
+        let node_timeout = NODE_TIMEOUTS[if changes_lengths { 0 } else { seed as usize / 36 % 2 }];
+        Plan { seed, broken, faults, delay_ms, node_timeout, settled, replica, changes_lengths }
+    }
+
+    /// The longest lease that any server may allow.
+    fn longest(&self) -> Millis {
+        if self.changes_lengths { RAISED } else { MAX_TTL }
+    }
+
+    /// How long it may take until every lock can be acquired again, once all faults and moves are
+    /// over: answers that do not come, the longest lease, and a restart's wait.
+    fn patience(&self) -> Duration {
+        Duration::from(self.longest()) * 2 + Duration::from_secs(18)
     }
 
     fn servers(&self) -> Range<usize> {
@@ -308,8 +316,6 @@ struct Cluster {
     plan: Plan,
     random: StdRng,
     masters: Vec<Master>,
-    /// The longest lease that all servers allow.
-    max_ttl: Millis,
     mail: Vec<Letter>,
     /// What these two masters tell each other about slots is lost until then.
     cut: Option<(usize, usize, Instant)>,
@@ -320,6 +326,8 @@ struct Cluster {
     /// This master has taken every slot of the others by force. When it is to stop.
     taker: Option<(usize, Instant)>,
     moves: Vec<Move>,
+    /// Nothing longer is allowed until then.
+    stays_low_until: Instant,
     holders: [Option<Holder>; NAMES.len()],
     fences: [u64; NAMES.len()],
     tokens: u64,
@@ -356,8 +364,7 @@ fn runs(slots: impl IntoIterator<Item = u16>) -> SlotRuns {
 
 /// The node has heard every other master for long enough.
 fn hear_all(node: &mut Node, others: impl Iterator<Item = usize>) {
-    let longest = node.max_ttl;
-    let footing = Footing { floor: Fence::ZERO, left: Millis::ZERO, longest };
+    let footing = Footing { floor: Fence::ZERO, left: Millis::ZERO };
     for other in others {
         for at in [lockmod::engine::Instant::default(), node.clocks().now] {
             node.engine.hear(&name_of(other), footing, at);
@@ -377,7 +384,7 @@ impl Cluster {
         let kinds = [Persistence::Nothing, Persistence::Snapshots, Persistence::Always];
         let now = Instant::now();
         let at_first = plan.masters();
-        let max_ttl = if plan.lowers_after.is_some() { RAISED } else { MAX_TTL };
+        let max_ttl = plan.longest();
         let any = |slot| (slot, at_first[random.random_range(0..MASTERS)]);
         let owners: BTreeMap<u16, usize> = at_first[..plan.settled]
             .iter()
@@ -435,13 +442,13 @@ impl Cluster {
             plan,
             random,
             masters,
-            max_ttl,
             mail: Vec::new(),
             cut: None,
             alone: None,
             parted: None,
             taker: None,
             moves: Vec::new(),
+            stays_low_until: now,
             holders: Default::default(),
             fences: Default::default(),
             tokens: 0,
@@ -524,7 +531,7 @@ impl Cluster {
                 self.start_again(at);
             }
         }
-        self.lower();
+        self.change_lengths();
         self.deliver();
         for at in self.servers() {
             if self.is_able(at) && self.masters[at].ticked_at + TICK <= now {
@@ -540,22 +547,39 @@ impl Cluster {
         self.use_lock();
     }
 
-    /// Lowers the longest lease, perhaps just when the master with a replica dies.
-    fn lower(&mut self) {
-        let is_due = |after| after <= self.started_at.elapsed();
-        if self.max_ttl == MAX_TTL || !self.plan.lowers_after.is_some_and(is_due) {
+    /// Changes the longest lease that one server allows, or each.
+    fn change_lengths(&mut self) {
+        let changes = self.plan.changes_lengths && self.plan.faults > 0;
+        if !changes || Instant::now() < self.stays_low_until || !self.chance(3) {
             return;
         }
-        self.note(0, "the longest lease is lowered everywhere");
-        self.max_ttl = MAX_TTL;
-        self.masters.iter_mut().for_each(|master| master.node.max_ttl = MAX_TTL);
-        if let Some((_, master)) = self.group()
-            && self.is_able(master)
-            && self.chance(50)
-        {
-            self.holders.iter_mut().flatten().for_each(|holder| holder.keeps = true);
-            self.end(master, 20_000..40_000);
+        let dying = self.group().map(|(_, master)| master).filter(|it| self.is_able(*it));
+        if let Some(master) = dying.filter(|master| self.grants_long(*master)) {
+            self.allow(self.servers(), MAX_TTL);
+            self.stop(master, 20_000..40_000);
+            self.stays_low_until = Instant::now() + Duration::from(RAISED);
+            return;
         }
+        let max_ttl = if self.chance(50) { MAX_TTL } else { RAISED };
+        let one = self.any_server();
+        let servers = if self.chance(50) { self.servers() } else { one..one + 1 };
+        self.allow(servers, max_ttl);
+    }
+
+    /// Whether this master grants a lock for long, which its holder keeps.
+    fn grants_long(&mut self, master: usize) -> bool {
+        let now = Instant::now();
+        (0..NAMES.len()).for_each(|name| self.try_at(master, name, RAISED, now));
+        let (is_new, mut any) = (now + validity(RAISED), false);
+        for holder in self.holders.iter_mut().flatten().filter(|holder| holder.until == is_new) {
+            (holder.keeps, any) = (true, true);
+        }
+        any
+    }
+
+    fn allow(&mut self, servers: Range<usize>, max_ttl: Millis) {
+        self.note(servers.start, &format!("allow {max_ttl}: {servers:?}"));
+        servers.for_each(|at| self.masters[at].node.max_ttl = max_ttl);
     }
 
     async fn storm(&mut self) {
@@ -599,7 +623,7 @@ impl Cluster {
         self.masters.iter_mut().for_each(|master| {
             master.is_to_start_at = master.is_to_start_at.map(|_| now);
         });
-        let mut over_at = now + PATIENCE;
+        let mut over_at = now + self.plan.patience();
         let mut is_quiet = false;
         while Instant::now() < over_at && self.complaints.is_empty() {
             // Refusals may still follow from faults.
@@ -615,7 +639,7 @@ impl Cluster {
                     master.importing.clear();
                     master.migrating.clear();
                 }
-                (is_quiet, over_at) = (true, Instant::now() + PATIENCE);
+                (is_quiet, over_at) = (true, Instant::now() + self.plan.patience());
             }
         }
         for (number, name) in NAMES.into_iter().enumerate() {
@@ -768,6 +792,11 @@ fn a_master_that_believes_who_takes_a_slot_late_is_caught() {
 fn a_master_that_asks_nobody_whether_its_slots_are_its_own_is_caught() {
     // One seed in three hundred finds it: the search begins a little before one that does.
     must_be_caught_from(250, Broken::AsksNobody, OVERLAP);
+}
+
+#[test]
+fn a_voter_that_forgets_how_long_leases_may_stand_is_caught() {
+    must_be_caught(Broken::ForgetsLengths, OVERLAP);
 }
 
 #[test]

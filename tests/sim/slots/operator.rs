@@ -272,7 +272,7 @@ impl Cluster {
         let highest = self.masters.iter().map(highest).max().unwrap_or(0);
         self.masters[to].node.raise_floor(highest);
         (one.to, one.run) = (to, self.masters[to].node.run);
-        one.waits_until = Some(Instant::now() + Duration::from(MAX_TTL));
+        one.waits_until = Some(Instant::now() + Duration::from(self.plan.longest()));
         one.source_run = None;
     }
 
@@ -455,7 +455,7 @@ impl Cluster {
         if self.has_taken(at) {
             if self.is_able(at) && self.may_stop(at) {
                 self.stop(at, MAX_TTL.get() / 2..MAX_TTL.get());
-                self.taker = Some((at, Instant::now() + PATIENCE));
+                self.taker = Some((at, Instant::now() + self.plan.patience()));
             }
         } else {
             self.taker = None;

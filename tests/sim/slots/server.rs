@@ -281,7 +281,10 @@ impl Cluster {
             SlotMessage::ConfirmQuestion(asked) => {
                 self.look(to);
                 let told = self.masters[to].node.engine.confirm(&name, &asked, now);
-                if let Some(told) = told.filter(|_| self.keep_news(to)) {
+                if let Some(mut told) = told.filter(|_| self.keep_news(to)) {
+                    if broken == Broken::ForgetsLengths {
+                        told.longest = Millis::ZERO;
+                    }
                     let text = SlotMessage::Confirmation(told).to_string();
                     self.send(to, from, Mail::Text(text));
                 }
@@ -302,11 +305,8 @@ impl Cluster {
                 let now = (now, node.max_ttl);
                 let mut answers = node.engine.asked(&name, (&slots, passage), now, has_locks);
                 if broken == Broken::AnswersForAll {
-                    let footing = Footing {
-                        floor: node.engine.promises().floor(),
-                        left: Millis::ZERO,
-                        longest: MAX_TTL,
-                    };
+                    let footing =
+                        Footing { floor: node.engine.promises().floor(), left: Millis::ZERO };
                     let (up, held) = (Millis::new(1 << 40), Millis::ZERO);
                     let sure = SUPPORT;
                     answers = vec![SlotAnswer { footing, up, held, sure, slots }];
@@ -328,7 +328,7 @@ impl Cluster {
     pub(super) fn ask_others(&mut self, at: usize) {
         let node = &mut self.masters[at].node;
         let asked_at = node.clocks().now;
-        let asked = node.engine.confirm_question(asked_at);
+        let asked = node.engine.confirm_question(asked_at, node.max_ttl);
         if let Some(asked) = asked.filter(|_| self.keep_news(at)) {
             let text = SlotMessage::ConfirmQuestion(asked).to_string();
             self.others(at).for_each(|other| self.send(at, other, Mail::Text(text.clone())));
@@ -376,7 +376,9 @@ impl Cluster {
             let known = own.known.iter().map(alone).collect();
             let electorates = Some(Electorates { known, ..Electorates::default() });
             let (life, digest) = (1, 0);
-            let told = Confirmation { number, since, slots, lost, life, digest, electorates };
+            let longest = Millis::ZERO;
+            let told =
+                Confirmation { number, since, slots, lost, life, longest, digest, electorates };
             for other in others {
                 master.node.engine.confirmed(&name_of(other), &told, now);
             }
@@ -392,8 +394,9 @@ impl Cluster {
     pub(super) fn come(&mut self, at: usize, slot: u16) -> Result<(), Refusal> {
         let broken = self.plan.broken;
         let quarantine = broken != Broken::WaitsForNobody;
-        let settings = (self.max_ttl, Caution { quarantine, on_promotion: true });
+        let caution = Caution { quarantine, on_promotion: true };
         let master = &mut self.masters[at];
+        let settings = (master.node.max_ttl, caution);
         let clocks = master.node.dated();
         let came = master.node.decide(b"", |node, _, _| node.come(slot, clocks, settings))?;
         match came {
