@@ -99,6 +99,11 @@ const FIELDS: &[Metered] = &[
         "lockmod_unsettled_slots",
         "Slots of its own in which the node grants nothing yet.",
     ),
+    length(
+        NodeField::UnsettledLeft,
+        "lockmod_unsettled_left_seconds",
+        "For how long at least it waits in these.",
+    ),
     level(
         NodeField::Electorates,
         "lockmod_electorates",

@@ -47,9 +47,9 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
     let number = |field| status.fields.number(field).map_or(UNKNOWN.to_owned(), |n| n.to_string());
     let is_too_high = survey.is_too_high(status);
     let mut state = state(status, is_too_high);
-    if let Some(count @ 1..) = status.fields.number(NodeField::UnsettledSlots) {
-        let plural = if count == 1 { "" } else { "s" };
-        state = format!("{state}; {count} slot{plural} unsettled");
+    if let Some(SlotShare { granting, asking: asking @ 1.., .. }) = &status.slots {
+        let all = if *granting < SLOTS { "them".to_owned() } else { format!("{SLOTS} slots") };
+        state = format!("{state}; nothing yet in {asking} of {all}");
     }
     if let Some(count @ 1..) = status.fields.number(NodeField::FailedMoves) {
         let plural = if count == 1 { "" } else { "s" };
@@ -75,8 +75,8 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
 
 /// The state of a node that answers, and how many replicas support it.
 fn state(status: &NodeStatus, is_too_high: bool) -> String {
-    if let Some(share) = status.slots.as_ref().filter(|share| share.is_partial()) {
-        return in_slots(share);
+    if let Some(text) = in_slots(status) {
+        return text;
     }
     let support = status.support().filter(|_| status.is_master);
     let is_alone = support.is_some_and(|support| support.supporters < support.needed);
@@ -109,17 +109,22 @@ fn state_failure(status: &NodeStatus) -> Option<&str> {
     status.fields.text(NodeField::StateFailure).filter(|cause| !cause.is_empty())
 }
 
-/// In how many of its slots a Cluster grants locks, and what is wrong with the first master of the
-/// other slots.
-pub(super) fn in_slots(share: &SlotShare) -> String {
+/// In how many slots a Cluster, or a server of one, grants locks, and what is wrong with the first
+/// master of the others; `None` if it grants in all or none.
+pub(super) fn in_slots(status: &NodeStatus) -> Option<String> {
+    let waits_in = status.waits_in();
+    let Some(share) = status.slots.as_ref().filter(|share| share.is_partial()) else {
+        return waits_in.map(|waits| waits.to_string());
+    };
     let text = format!("grants in {} of {SLOTS} slots", share.granting);
-    match &share.failing[..] {
+    Some(match (&share.failing[..], waits_in) {
         // The others are those of other servers, if this is one server of a Cluster.
-        [] if share.unknown == 0 => text,
-        [] => format!("{text}; no master has the others"),
-        [master] => format!("{text}; {}", failing(master)),
-        [master, more @ ..] => format!("{text}; {}; {} more", failing(master), more.len()),
-    }
+        ([], Some(waits)) => format!("{text}; {waits}"),
+        ([], None) if share.unknown == 0 => text,
+        ([], None) => format!("{text}; no master has the others"),
+        ([master], _) => format!("{text}; {}", failing(master)),
+        ([master, more @ ..], _) => format!("{text}; {}; {} more", failing(master), more.len()),
+    })
 }
 
 /// What is wrong with one master of a Cluster, as for a server by itself.

@@ -353,8 +353,12 @@ impl Locker {
             let asks = [Packet::new(&[b"CLUSTER", b"SLOTS"]), Packet::new(&[b"CLUSTER", b"MYID"])];
             // A user without the right to ask is not told.
             let replies = self.ask(&AskedServer::from(node), &asks).await.unwrap_or_default();
-            let granting = own_slots(&replies).filter(|_| status.is_granting());
-            status.slots = granting.map(|granting| SlotShare { granting, ..SlotShare::default() });
+            let own = own_slots(&replies).filter(|_| status.is_granting());
+            status.slots = own.map(|own| {
+                let mut share = SlotShare::default();
+                share.add_granting(own, &status);
+                share
+            });
         } else if self.core().world.masters(node).is_empty() {
             // Its replicas become masters only if people make them.
             status.excess.retain(|excess| excess.replicas > 0);
