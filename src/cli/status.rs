@@ -34,10 +34,9 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
         warn(text, args.json);
     }
     if survey.margin() < 0 {
-        let failed = survey
-            .nodes
-            .iter()
-            .filter_map(|node| Some(NodeReport::new(node.node.clone(), abstention(node)?)));
+        let failed = survey.nodes.iter().filter_map(|node| {
+            Some(NodeReport::new(node.node.clone(), abstention(&survey, node)?))
+        });
         let (text, all) = (rows::quorum(&survey), survey.nodes.len());
         return Err(Failure::without_quorum(text, failed.collect(), all));
     }
@@ -45,15 +44,16 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
 }
 
 /// Why a node grants nothing; `None` if it grants.
-fn abstention(node: &NodeSurvey) -> Option<Vote> {
+fn abstention(survey: &Survey, node: &NodeSurvey) -> Option<Vote> {
     let status = match &node.status {
         Ok(status) => status,
         Err(vote) => return Some(vote.clone()),
     };
-    match rows::in_slots(status).filter(|_| !status.is_granting()) {
-        Some(text) => Some(Vote::Unavailable(text.into())),
-        None => status.abstention(),
+    if survey.has_vote(status) {
+        return None;
     }
+    let reason = rows::shortfall(survey, status);
+    reason.map(|text| Vote::Unavailable(text.into())).or_else(|| status.abstention())
 }
 
 /// The printed lines, for a terminal with `room` columns, or for a program.
@@ -172,11 +172,11 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
         }
     };
     let number = |name| status.fields.number(name).map_or(Json::Null, Json::Number);
-    let in_slots = rows::in_slots(status);
-    let state = in_slots.as_deref().or(status.fields.text(NodeField::State));
+    let shortfall = rows::shortfall(survey, status);
+    let state = shortfall.as_deref().or(status.fields.text(NodeField::State));
     fields.extend([
         ("role", Json::text(if status.is_master { "master" } else { "replica" })),
-        ("granting", Json::Bool(status.is_granting())),
+        ("granting", Json::Bool(survey.has_vote(status))),
         ("state", state.map_or(Json::Null, Json::text)),
         ("quarantine_left_ms", Json::millis(status.quarantine_left)),
         ("locks", number(NodeField::Locks)),
