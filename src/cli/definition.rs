@@ -175,6 +175,16 @@ pub(super) fn read() -> Result<Arguments, clap::Error> {
 
 /// The same error, which names what was typed, with everything that the command takes.
 fn as_typed(error: clap::Error, definition: &mut Command, typed: &[OsString]) -> clap::Error {
+    definition.build();
+    let error = match without_value(definition, typed) {
+        Some(flag) if error.use_stderr() => {
+            let mut error = clap::Error::new(ErrorKind::InvalidValue).with_cmd(definition);
+            error.insert(ContextKind::InvalidArg, ContextValue::String(flag));
+            error.insert(ContextKind::InvalidValue, ContextValue::String(String::new()));
+            error
+        }
+        _ => error,
+    };
     let mut error = match error.kind() {
         ErrorKind::InvalidUtf8 => match not_text(definition, typed) {
             Some(culprit) => definition.error(error.kind(), format!("{culprit} is not UTF-8 text")),
@@ -186,7 +196,6 @@ fn as_typed(error: clap::Error, definition: &mut Command, typed: &[OsString]) ->
     };
     // The default usage line treats values from the environment as used, and so shows them as
     // required.
-    definition.build();
     let command = typed.get(1).and_then(|name| definition.find_subcommand_mut(name));
     if let Some(command) = command.filter(|_| error.get(ContextKind::Usage).is_some()) {
         error.insert(ContextKind::Usage, ContextValue::StyledStr(command.render_usage()));
@@ -208,17 +217,33 @@ fn not_text(definition: &Command, typed: &[OsString]) -> Option<String> {
     let before = typed[at.checked_sub(1)?].to_string_lossy().into_owned();
     let flag = match culprit.split_once('=') {
         Some((flag, _)) if flag.starts_with("--") => Some(flag.to_owned()),
-        _ => Some(before).filter(|before| takes_value(definition, typed, before)),
+        _ => Some(before).filter(|before| taking_value(definition, typed, before).is_some()),
     };
     Some(flag.map_or(format!("'{culprit}'"), |flag| format!("the value of {flag}")))
 }
 
-/// Whether this flag of the typed command takes a value.
-fn takes_value(definition: &Command, typed: &[OsString], flag: &str) -> bool {
-    let command = typed.get(1).and_then(|name| definition.find_subcommand(name));
-    let is_flag = |argument: &&clap::Arg| argument.get_long() == flag.strip_prefix("--");
-    let argument = command.and_then(|command| command.get_arguments().find(is_flag));
-    flag.starts_with("--") && argument.is_some_and(|argument| argument.get_action().takes_values())
+/// The first flag that takes a value, and is followed by `--` or another flag. Where a value may
+/// begin with a hyphen, so that a negative one is refused as such, clap takes that for the value.
+fn without_value(definition: &Command, typed: &[OsString]) -> Option<String> {
+    let text = |argument: &OsString| argument.to_str().unwrap_or_default().to_owned();
+    let pairs = typed.windows(2).map(|pair| (text(&pair[0]), text(&pair[1])));
+    let mut pairs = pairs.take_while(|(flag, _)| flag != "--");
+    let (flag, _) = pairs.find(|(flag, next)| {
+        next.starts_with("--") && taking_value(definition, typed, flag).is_some()
+    })?;
+    taking_value(definition, typed, &flag).map(ToString::to_string)
+}
+
+/// This flag of the typed command, if it takes a value.
+fn taking_value<'a>(
+    definition: &'a Command,
+    typed: &[OsString],
+    flag: &str,
+) -> Option<&'a clap::Arg> {
+    let command = definition.find_subcommand(typed.get(1)?)?;
+    let name = flag.strip_prefix("--")?;
+    let mut arguments = command.get_arguments().filter(|known| known.get_long() == Some(name));
+    arguments.find(|argument| argument.get_action().takes_values())
 }
 
 /// The same error, with the whole argument where clap names only its first letter.

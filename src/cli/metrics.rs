@@ -99,6 +99,11 @@ const FIELDS: &[Metered] = &[
         "lockmod_unsettled_slots",
         "Slots of its own in which the node grants nothing yet.",
     ),
+    length(
+        NodeField::UnsettledLeft,
+        "lockmod_unsettled_left_seconds",
+        "For how long at least it waits in these.",
+    ),
     level(
         NodeField::Electorates,
         "lockmod_electorates",
@@ -183,10 +188,10 @@ fn surveyed(survey: &Survey) -> Vec<MetricFamily> {
             Some(flag(node.is_some()))
         }),
         per_node(survey, "lockmod_granting", "Whether the node grants locks.", |node| {
-            Some(flag(node.is_some_and(NodeStatus::is_granting)))
+            Some(flag(node.is_some_and(|status| survey.has_vote(status))))
         }),
         per_node(survey, "lockmod_slots_granting", SLOTS_GRANTING_HELP, |node| {
-            let all = if node?.is_granting() { SLOTS } else { 0 };
+            let all = if survey.has_vote(node?) { SLOTS } else { 0 };
             Some(gauge(node?.slots.as_ref().map_or(all, |share| share.granting).into()))
         }),
         per_node(survey, "lockmod_fence_lag", "How far behind the quorum's fence.", |node| {

@@ -18,6 +18,8 @@ pub(super) const LOCK_COLUMNS: [&str; 7] =
 /// How many labels of readers a table shows at a terminal: more would leave no room for the
 /// numbers.
 pub(super) const LABELS: usize = 1;
+/// The state of a node that grants locks, with fences that the other nodes do not accept.
+const OUT_OF_REACH: &str = "fences too high for the other nodes";
 /// In place of an unknown value.
 const UNKNOWN: &str = "-";
 
@@ -45,11 +47,12 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
         }
     };
     let number = |field| status.fields.number(field).map_or(UNKNOWN.to_owned(), |n| n.to_string());
-    let is_too_high = survey.is_too_high(status);
-    let mut state = state(status, is_too_high);
-    if let Some(count @ 1..) = status.fields.number(NodeField::UnsettledSlots) {
-        let plural = if count == 1 { "" } else { "s" };
-        state = format!("{state}; {count} slot{plural} unsettled");
+    let too_high = survey.is_too_high(status).then_some("fences too high to count");
+    let too_high = is_out_of_reach(survey, status).then_some(OUT_OF_REACH).or(too_high);
+    let mut state = state(status, too_high);
+    if let Some(SlotShare { granting, asking: asking @ 1.., .. }) = &status.slots {
+        let all = if *granting < SLOTS { "them".to_owned() } else { format!("{SLOTS} slots") };
+        state = format!("{state}; nothing yet in {asking} of {all}");
     }
     if let Some(count @ 1..) = status.fields.number(NodeField::FailedMoves) {
         let plural = if count == 1 { "" } else { "s" };
@@ -58,7 +61,7 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
     if let Some(vote) = &node.unlisted {
         state = format!("{state}; its locks cannot be listed: {vote}");
     }
-    let is_good = status.is_granting() && !is_too_high && state_failure(status).is_none();
+    let is_good = status.is_granting() && too_high.is_none() && state_failure(status).is_none();
     let health = if is_good { Health::Good } else { Health::Abstains };
     let role = if status.is_master { "master" } else { "replica" };
     let row = [
@@ -73,10 +76,22 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
     (health, row)
 }
 
-/// The state of a node that answers, and how many replicas support it.
-fn state(status: &NodeStatus, is_too_high: bool) -> String {
-    if let Some(share) = status.slots.as_ref().filter(|share| share.is_partial()) {
-        return in_slots(share);
+/// What is wrong with a node that grants locks, but not in all slots, or of no use to a quorum.
+pub(super) fn shortfall(survey: &Survey, status: &NodeStatus) -> Option<String> {
+    let out_of_reach = is_out_of_reach(survey, status).then(|| OUT_OF_REACH.to_owned());
+    in_slots(status).or(out_of_reach)
+}
+
+/// Whether a node grants locks, with fences that the other nodes do not accept.
+fn is_out_of_reach(survey: &Survey, status: &NodeStatus) -> bool {
+    status.is_granting() && !survey.has_vote(status)
+}
+
+/// The state of a node that answers, and how many replicas support it. `too_high`: what is wrong
+/// with its fences.
+fn state(status: &NodeStatus, too_high: Option<&str>) -> String {
+    if let Some(text) = in_slots(status) {
+        return text;
     }
     let support = status.support().filter(|_| status.is_master);
     let is_alone = support.is_some_and(|support| support.supporters < support.needed);
@@ -86,9 +101,10 @@ fn state(status: &NodeStatus, is_too_high: bool) -> String {
         None if is_alone && !status.is_granting() => "grants nothing".to_owned(),
         _ if !status.is_master => "grants nothing: a replica".to_owned(),
         Some(left) => format!("in quarantine for {}", Length(left)),
-        None if status.is_granting() && is_too_high => "fences too high to count".to_owned(),
-        None if status.is_granting() && status.is_in_cluster => "grants in its slots".to_owned(),
-        None if status.is_granting() => "grants".to_owned(),
+        None if status.is_granting() => {
+            let grants = if status.is_in_cluster { "grants in its slots" } else { "grants" };
+            too_high.unwrap_or(grants).to_owned()
+        }
         None => match status.fields.text(NodeField::State) {
             Some(reason) => format!("grants nothing: {reason}"),
             None => "grants nothing".to_owned(),
@@ -109,23 +125,28 @@ fn state_failure(status: &NodeStatus) -> Option<&str> {
     status.fields.text(NodeField::StateFailure).filter(|cause| !cause.is_empty())
 }
 
-/// In how many of its slots a Cluster grants locks, and what is wrong with the first master of the
-/// other slots.
-pub(super) fn in_slots(share: &SlotShare) -> String {
+/// In how many slots a Cluster, or a server of one, grants locks, and what is wrong with the first
+/// master of the others; `None` if it grants in all or none.
+fn in_slots(status: &NodeStatus) -> Option<String> {
+    let waits_in = status.waits_in();
+    let Some(share) = status.slots.as_ref().filter(|share| share.is_partial()) else {
+        return waits_in.map(|waits| waits.to_string());
+    };
     let text = format!("grants in {} of {SLOTS} slots", share.granting);
-    match &share.failing[..] {
+    Some(match (&share.failing[..], waits_in) {
         // The others are those of other servers, if this is one server of a Cluster.
-        [] if share.unknown == 0 => text,
-        [] => format!("{text}; no master has the others"),
-        [master] => format!("{text}; {}", failing(master)),
-        [master, more @ ..] => format!("{text}; {}; {} more", failing(master), more.len()),
-    }
+        ([], Some(waits)) => format!("{text}; {waits}"),
+        ([], None) if share.unknown == 0 => text,
+        ([], None) => format!("{text}; no master has the others"),
+        ([master], _) => format!("{text}; {}", failing(master)),
+        ([master, more @ ..], _) => format!("{text}; {}; {} more", failing(master), more.len()),
+    })
 }
 
 /// What is wrong with one master of a Cluster, as for a server by itself.
 fn failing(FailingMaster { report, status }: &FailingMaster) -> String {
     match status {
-        Some(status) => format!("{}: {}", shown(report.node.as_bytes()), state(status, false)),
+        Some(status) => format!("{}: {}", shown(report.node.as_bytes()), state(status, None)),
         None => report.to_string(),
     }
 }

@@ -34,10 +34,9 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
         warn(text, args.json);
     }
     if survey.margin() < 0 {
-        let failed = survey
-            .nodes
-            .iter()
-            .filter_map(|node| Some(NodeReport::new(node.node.clone(), abstention(node)?)));
+        let failed = survey.nodes.iter().filter_map(|node| {
+            Some(NodeReport::new(node.node.clone(), abstention(&survey, node)?))
+        });
         let (text, all) = (rows::quorum(&survey), survey.nodes.len());
         return Err(Failure::without_quorum(text, failed.collect(), all));
     }
@@ -45,15 +44,16 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
 }
 
 /// Why a node grants nothing; `None` if it grants.
-fn abstention(node: &NodeSurvey) -> Option<Vote> {
+fn abstention(survey: &Survey, node: &NodeSurvey) -> Option<Vote> {
     let status = match &node.status {
         Ok(status) => status,
         Err(vote) => return Some(vote.clone()),
     };
-    match status.slots.as_ref().filter(|share| share.is_partial()) {
-        Some(share) => Some(Vote::Unavailable(rows::in_slots(share).into())),
-        None => status.abstention(),
+    if survey.has_vote(status) {
+        return None;
     }
+    let reason = rows::shortfall(survey, status);
+    reason.map(|text| Vote::Unavailable(text.into())).or_else(|| status.abstention())
 }
 
 /// The printed lines, for a terminal with `room` columns, or for a program.
@@ -172,11 +172,11 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
         }
     };
     let number = |name| status.fields.number(name).map_or(Json::Null, Json::Number);
-    let in_slots = status.slots.as_ref().filter(|share| share.is_partial()).map(rows::in_slots);
-    let state = in_slots.as_deref().or(status.fields.text(NodeField::State));
+    let shortfall = rows::shortfall(survey, status);
+    let state = shortfall.as_deref().or(status.fields.text(NodeField::State));
     fields.extend([
         ("role", Json::text(if status.is_master { "master" } else { "replica" })),
-        ("granting", Json::Bool(status.is_granting())),
+        ("granting", Json::Bool(survey.has_vote(status))),
         ("state", state.map_or(Json::Null, Json::text)),
         ("quarantine_left_ms", Json::millis(status.quarantine_left)),
         ("locks", number(NodeField::Locks)),
@@ -211,10 +211,9 @@ fn slot_fields(status: &NodeStatus) -> Vec<(&'static str, Json)> {
         fields.extend(share_fields(share));
     }
     if status.slots.is_some() || status.is_in_cluster {
-        let count = status.fields.number(NodeField::UnsettledSlots);
-        fields.push(("unsettled_slots", count.map_or(Json::Null, Json::Number)));
-        let count = status.fields.number(NodeField::FailedMoves);
-        fields.push(("failed_moves", count.map_or(Json::Null, Json::Number)));
+        let told = [NodeField::UnsettledSlots, NodeField::UnsettledLeft, NodeField::FailedMoves];
+        let number = |field| status.fields.number(field).map_or(Json::Null, Json::Number);
+        fields.extend(told.map(|field| (field.name(), number(field))));
     }
     fields
 }
@@ -265,6 +264,7 @@ mod tests {
 
     use super::*;
     use crate::client::LockInfo;
+    use crate::engine::SLOTS;
     use crate::wire::lock_info;
 
     fn rows() -> Vec<[String; 3]> {
@@ -349,6 +349,22 @@ mod tests {
         assert!(!told("0").contains("failed"));
         assert!(told("1").contains("; 1 move failed  "));
         assert!(told("2").contains("; 2 moves failed  "));
+    }
+
+    #[test]
+    fn slots_about_which_masters_ask_are_shown_for_a_cluster_that_grants() {
+        let share = SlotShare { granting: SLOTS, asking: 12, ..SlotShare::default() };
+        let status = NodeStatus { is_master: true, slots: Some(share), ..NodeStatus::default() };
+        let node = NodeSurvey {
+            node: "a".into(),
+            masters: Vec::new(),
+            unlisted: None,
+            status: Ok(status),
+        };
+        let survey = Survey::of(vec![node], 1);
+        let shown = lines(&survey, None).concat();
+        assert!(shown.contains("  grants; nothing yet in 12 of 16384 slots  "), "{shown}");
+        assert_eq!(survey.margin(), 0);
     }
 
     /// The columns after a state of more than 60 letters stood under the wrong titles.

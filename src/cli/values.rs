@@ -11,10 +11,12 @@ use crate::client::{InShort, Length, TTL_MIN};
 
 /// The longest ttl that a node can be configured to allow (`lockmod.max-ttl`). The nodes themselves
 /// report what they do allow.
-pub(super) const TTL_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
+pub(super) const TTL_MAX: Duration = Duration::from_secs(366 * DAY);
 
 /// The longest length of time: a hundred years, so that no sum with it overflows.
-const LENGTH_MAX_DAYS: u64 = 36_525;
+const LENGTH_MAX: Duration = Duration::from_secs(36_525 * DAY);
+/// In seconds.
+const DAY: u64 = 24 * 3_600;
 /// The most digits after the point of a length of time.
 const FRACTION_MAX: usize = 9;
 /// The shortest pause between two surveys of the nodes, which have other work.
@@ -39,7 +41,11 @@ impl fmt::Display for Typed {
 
 /// Reads a length of time, and keeps how it was written.
 pub(super) fn typed(text: &str) -> Result<Typed, String> {
-    Ok(Typed { length: length(text)?, text: text.to_owned() })
+    typed_up_to(LENGTH_MAX, text)
+}
+
+fn typed_up_to(max: Duration, text: &str) -> Result<Typed, String> {
+    Ok(Typed { length: length_up_to(max, text)?, text: text.to_owned() })
 }
 
 /// A token given on the command line. Secret: it has no `Display`.
@@ -100,7 +106,11 @@ pub(super) fn name(text: OsString) -> Result<Name, String> {
 /// Reads a length of time as people write it, and as this command prints it: `90s`, `1.5h`,
 /// `1h30m`, also with spaces.
 pub(super) fn length(text: &str) -> Result<Duration, String> {
-    let too_long = || format!("it is too long: give at most {LENGTH_MAX_DAYS}d");
+    length_up_to(LENGTH_MAX, text)
+}
+
+fn length_up_to(max: Duration, text: &str) -> Result<Duration, String> {
+    let too_long = || format!("it is too long: give at most {}", Length(max));
     let mut rest = text.trim();
     if rest.is_empty() {
         return Err("it is empty: is a variable not set?".to_owned());
@@ -121,10 +131,8 @@ pub(super) fn length(text: &str) -> Result<Duration, String> {
         millis = millis.checked_add(part).ok_or_else(too_long)?;
         (last_unit, rest) = (unit, behind.trim_start());
     }
-    if millis > LENGTH_MAX_DAYS * 86_400_000 {
-        return Err(too_long());
-    }
-    Ok(Duration::from_millis(millis))
+    let length = Duration::from_millis(millis);
+    if length <= max { Ok(length) } else { Err(too_long()) }
 }
 
 /// Refuses a text that does not begin with a number; `rest` is all of it.
@@ -206,12 +214,9 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 
 /// Reads the length of a lease.
 pub(super) fn ttl(text: &str) -> Result<Typed, String> {
-    let ttl = typed(text)?;
+    let ttl = typed_up_to(TTL_MAX, text)?;
     if ttl.length < TTL_MIN {
         return Err(format!("it is too short: give at least {}", Length(TTL_MIN)));
-    }
-    if ttl.length > TTL_MAX {
-        return Err("no node allows a lease longer than 366d".to_owned());
     }
     Ok(ttl)
 }
@@ -257,7 +262,10 @@ mod tests {
             assert!(problem.contains(said), "{bad}: {problem}");
         }
         assert!(length("36525d").is_ok() && length("36526d").is_err());
-        assert!(ttl("366d").is_ok() && ttl("8785h").is_err());
+        assert!(ttl("366d").is_ok());
+        for bad in ["8785h", "36526d", "99999999999999999999s"] {
+            assert!(ttl(bad).is_err_and(|said| said.contains("give at most 366d")), "{bad}");
+        }
         assert!(ttl("20ms").is_ok() && ttl("0.019s").is_err_and(|said| said.contains("20ms")));
         assert_eq!(typed("1h").map(|typed| typed.to_string()), Ok("1h".to_owned()));
         assert!(every("100ms").is_ok() && every("99ms").is_err() && every("0s").is_err());

@@ -98,7 +98,9 @@ pub use lease_rules::{LengthUnit, TTL_MIN};
 pub use length::Length;
 pub use locker::Locker;
 pub use many::{AcquireMany, Guards};
-pub use node_status::{Excess, FailingMaster, NodeStatus, ReplicaStatus, SlotShare, Support};
+pub use node_status::{
+    Excess, FailingMaster, NodeStatus, ReplicaStatus, SlotShare, Support, WaitsIn,
+};
 #[cfg(feature = "cli")]
 pub(crate) use printable::{Printable, PrintableName, is_plain};
 pub use settings::{LockerBuilder, NAME_MAX};

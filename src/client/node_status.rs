@@ -1,8 +1,10 @@
 //! The status of a node: what its server reports about itself, or the masters of a Cluster do.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::length::Length;
 use super::reading::error_vote;
 use super::vote::{NodeReport, Vote};
 use crate::engine::{Fence, SLOTS};
@@ -42,7 +44,10 @@ pub struct NodeStatus {
 pub struct SlotShare {
     /// The number of those slots, of 16384 in all.
     pub granting: u16,
-    /// The masters that grant nothing, and why.
+    /// In how many of these a master grants nothing yet, because it asks another one first: clients
+    /// try again, and after some seconds without an answer it waits.
+    pub asking: u16,
+    /// The masters that grant nothing, or wait in some of their slots, and why.
     pub failing: Vec<FailingMaster>,
     /// In how many slots it is unknown which locks are held: their masters do not answer, or they
     /// have none.
@@ -56,9 +61,60 @@ impl SlotShare {
     pub fn is_partial(&self) -> bool {
         (1..SLOTS).contains(&self.granting)
     }
+
+    /// Adds a master of a Cluster with this many slots, and what it reports.
+    fn add(&mut self, node: &Arc<str>, slots: u16, status: &Result<NodeStatus, Vote>) {
+        let report = |vote: &Vote| NodeReport::new(Arc::clone(node), vote.clone());
+        let vote = match status {
+            Ok(status) => {
+                self.unknown = self.unknown.saturating_sub(slots);
+                match status.abstention() {
+                    None => self.add_granting(slots, status),
+                    vote => vote,
+                }
+            }
+            Err(vote) => {
+                self.silent.push(report(vote));
+                Some(vote.clone())
+            }
+        };
+        self.failing.extend(vote.map(|vote| FailingMaster {
+            report: report(&vote),
+            status: status.as_ref().ok().cloned(),
+        }));
+    }
+
+    /// Adds a master that grants, with this many slots. Returns its vote if it waits in some.
+    pub(super) fn add_granting(&mut self, slots: u16, status: &NodeStatus) -> Option<Vote> {
+        let waits_in = status.waits_in();
+        let unsettled = status.fields.number(NodeField::UnsettledSlots).unwrap_or(0);
+        let unsettled = u16::try_from(unsettled).unwrap_or(slots).min(slots);
+        let waiting = if waits_in.is_some() { unsettled } else { 0 };
+        self.granting = self.granting.saturating_add(slots - waiting);
+        self.asking = self.asking.saturating_add(unsettled - waiting);
+        waits_in.map(|waits| Vote::Unavailable(waits.to_string().into()))
+    }
 }
 
-/// A master of a Cluster that grants nothing.
+/// Some of the slots of a master of a Cluster: it grants nothing there, and does in the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitsIn {
+    /// How many.
+    pub slots: u64,
+    /// For how long, at least.
+    pub left: Duration,
+}
+
+impl fmt::Display for WaitsIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.slots == 1 { "" } else { "s" };
+        let (slots, left) = (self.slots, Length(self.left));
+        write!(f, "grants nothing in {slots} slot{plural} for at least {left}")
+    }
+}
+
+/// A master of a Cluster that grants nothing, or waits in some of its slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FailingMaster {
@@ -122,6 +178,16 @@ impl NodeStatus {
         Some(vote.unwrap_or_else(|| Vote::Unavailable("a replica".into())))
     }
 
+    /// In how many of its slots a master of a Cluster waits, while it grants in the others: leases
+    /// that it does not know may stand there.
+    pub fn waits_in(&self) -> Option<WaitsIn> {
+        let number = |field| self.fields.number(field).filter(|&number| number > 0);
+        let left = Duration::from_millis(number(NodeField::UnsettledLeft)?);
+        let is_some = self.fields.number(NodeField::Granting) != Some(0);
+        let slots = number(NodeField::UnsettledSlots).filter(|_| self.is_master && is_some)?;
+        Some(WaitsIn { slots, left })
+    }
+
     /// How many replicas support it, how many must, and how many it should have, if it grants only
     /// with their support. For a Cluster, these are the least of the first number over its masters,
     /// and the most of the others.
@@ -140,29 +206,17 @@ impl NodeStatus {
     pub(super) fn together(
         masters: Vec<(Arc<str>, u16, Result<NodeStatus, Vote>)>,
     ) -> Result<NodeStatus, Vote> {
-        let (mut share, mut told, mut failed) = (SlotShare::default(), Vec::new(), None);
-        share.unknown = SLOTS;
+        let mut share = SlotShare { unknown: SLOTS, ..SlotShare::default() };
+        let (mut told, mut failed) = (Vec::new(), None);
         for (node, slots, status) in masters {
-            let abstention =
-                status.as_ref().map_or_else(|vote| Some(vote.clone()), Self::abstention);
-            match abstention {
-                None => share.granting = share.granting.saturating_add(slots),
-                Some(vote) => share.failing.push(FailingMaster {
-                    report: NodeReport::new(Arc::clone(&node), vote),
-                    status: status.as_ref().ok().cloned(),
-                }),
-            }
+            share.add(&node, slots, &status);
             match status {
                 Ok(mut status) => {
-                    share.unknown = share.unknown.saturating_sub(slots);
                     let name = |excess: &mut Excess| excess.master = Some(Arc::clone(&node));
                     status.excess.iter_mut().for_each(name);
                     told.push(status);
                 }
-                Err(vote) => {
-                    share.silent.push(NodeReport::new(node, vote.clone()));
-                    failed = failed.or(Some(vote));
-                }
+                Err(vote) => failed = failed.or(Some(vote)),
             }
         }
         let mut told = told.into_iter();

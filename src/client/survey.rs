@@ -51,6 +51,9 @@ pub struct Survey {
     pub hidden: u64,
     /// The highest fence that clients count for sure: 4 weeks ahead of the local clock.
     pub counted_max: Fence,
+    /// The highest fence that a node accepts from others if it knows none as high: 8 weeks ahead of
+    /// the local clock.
+    pub raised_max: Fence,
 }
 
 impl fmt::Debug for Survey {
@@ -88,11 +91,36 @@ pub struct LockSurvey {
 }
 
 impl Survey {
-    /// How many nodes grant locks now.
+    /// How many nodes grant locks now, of those that can be in a quorum together.
     pub fn granting(&self) -> usize {
-        let is_granting =
-            |node: &&NodeSurvey| node.status.as_ref().is_ok_and(NodeStatus::is_granting);
-        self.nodes.iter().filter(is_granting).count()
+        let has_vote =
+            |node: &&NodeSurvey| node.status.as_ref().is_ok_and(|status| self.has_vote(status));
+        self.nodes.iter().filter(has_vote).count()
+    }
+
+    /// Whether a node grants locks now, and its grants may help to make a quorum.
+    ///
+    /// A floor of more than 8 weeks ahead, which only an operator can set, is above all that the
+    /// other nodes accept, unless they have seen fences as high. A client that has to count such a
+    /// grant takes the highest fence of all, so it gets no quorum with the others.
+    pub fn has_vote(&self, status: &NodeStatus) -> bool {
+        let floor = |status: &NodeStatus| {
+            let floor = status.fields.number(NodeField::Floor).and_then(Fence::new);
+            floor.unwrap_or_default()
+        };
+        let answered = self.nodes.iter().filter_map(|node| node.status.as_ref().ok());
+        let granting: Vec<_> = answered.filter(|status| status.is_granting()).collect();
+        let top = granting.iter().map(|status| floor(status)).max().unwrap_or_default();
+        let is_counted = |status: &NodeStatus| floor(status) <= self.counted_max;
+        let knows_top = |status: &NodeStatus| status.highest_fence >= top;
+        let count =
+            |is: &dyn Fn(&NodeStatus) -> bool| granting.iter().filter(|status| is(status)).count();
+        let is_in_reach = match count(&is_counted) >= count(&knows_top) {
+            _ if top <= self.raised_max => true,
+            true => is_counted(status),
+            false => knows_top(status),
+        };
+        is_in_reach && status.is_granting()
     }
 
     /// How many nodes are Clusters that grant locks in some of their slots now, but not in others.
@@ -249,6 +277,7 @@ impl Locker {
             unnamed: 0,
             hidden: 0,
             counted_max: Fence::highest_counted(self.core().world.wall()),
+            raised_max: Fence::highest_raised(self.core().world.wall()),
         };
         for (index, (node, (status, locks))) in names.iter().zip(answers).enumerate() {
             let unlisted = locks.forbidden;
@@ -353,8 +382,12 @@ impl Locker {
             let asks = [Packet::new(&[b"CLUSTER", b"SLOTS"]), Packet::new(&[b"CLUSTER", b"MYID"])];
             // A user without the right to ask is not told.
             let replies = self.ask(&AskedServer::from(node), &asks).await.unwrap_or_default();
-            let granting = own_slots(&replies).filter(|_| status.is_granting());
-            status.slots = granting.map(|granting| SlotShare { granting, ..SlotShare::default() });
+            let own = own_slots(&replies).filter(|_| status.is_granting());
+            status.slots = own.map(|own| {
+                let mut share = SlotShare::default();
+                share.add_granting(own, &status);
+                share
+            });
         } else if self.core().world.masters(node).is_empty() {
             // Its replicas become masters only if people make them.
             status.excess.retain(|excess| excess.replicas > 0);
@@ -416,6 +449,7 @@ impl Survey {
             unnamed: 0,
             hidden: 0,
             counted_max: Fence::MAX,
+            raised_max: Fence::MAX,
         }
     }
 }

@@ -53,6 +53,12 @@ impl Fence {
         Fence::of_time(wall).saturating_add(VOTE_MARGIN)
     }
 
+    /// The highest fence to which a node that has seen none as high lets itself be raised at this
+    /// time: see [`RAISE_MARGIN`].
+    pub fn highest_raised(wall: UnixTime) -> Fence {
+        Fence::of_time(wall).saturating_add(RAISE_MARGIN)
+    }
+
     /// The number.
     pub const fn get(self) -> u64 {
         self.0

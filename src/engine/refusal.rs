@@ -11,7 +11,8 @@ pub enum QuarantineReason {
     UncleanRestart,
     /// The node's state file is missing or damaged.
     StateLost,
-    /// The node was a replica, and may lack its master's last grants.
+    /// The node was a replica, and may lack its master's last grants; or it had replicas to rest
+    /// on, so that another may have replaced it as the master, and has them no more.
     Promotion,
     /// The wall clock was stepped while the node was down, so that loaded leases cannot be dated.
     ClockStep,
@@ -27,7 +28,9 @@ impl QuarantineReason {
         match self {
             QuarantineReason::UncleanRestart => "the node restarted uncleanly",
             QuarantineReason::StateLost => "the node's state file was missing or damaged",
-            QuarantineReason::Promotion => "the node was promoted from replica",
+            QuarantineReason::Promotion => {
+                "the node was promoted from a replica, or had lockmod.replicas before"
+            }
             QuarantineReason::ClockStep => "the clock was stepped while the node was down",
             QuarantineReason::OtherData => "the data set is not the one that the node saved",
             QuarantineReason::OtherMaster => "another node may have been the master",

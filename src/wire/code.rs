@@ -126,7 +126,7 @@ pub const ERR: Code = code(
 pub(crate) const TRYAGAIN: Code = code(
     "TRYAGAIN",
     Meaning::Later,
-    "the lock's slot is moving, or the node has started in a Cluster or is cut off from it",
+    "the lock's slot is moving, or too few masters of the Cluster confirm the node's slots",
     "soon",
 );
 

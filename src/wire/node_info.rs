@@ -138,6 +138,7 @@ fields! {
     Supporters = "supporters", Least, |told| number(told.node.supporters.0 as u64);
     SupportersNeeded = "supporters_needed", Greatest, |told| number(told.node.supporters.1 as u64);
     UnsettledSlots = "unsettled_slots", Sum, |told| number(told.node.unsettled as u64);
+    UnsettledLeft = "unsettled_left_ms", Greatest, |told| number(told.node.unsettled_left.get());
     Electorates = "electorates", Greatest, |told| number(told.node.electorates as u64);
     Voters = "voters", Greatest, |told| number(told.node.voters as u64);
     FailedMoves = "failed_moves", Sum, |told| number(told.node.counts.failed_moves);

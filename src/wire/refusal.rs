@@ -96,7 +96,11 @@ impl fmt::Display for Refusal {
                 write!(f, " {} ms left: {reason}; the node grants nothing until then", left.get())
             }
             Refusal::QueueFull { waiters, max } => {
-                write!(f, " {waiters} requests already wait at this node; allowed: {max}")
+                write!(
+                    f,
+                    " {waiters} requests already wait at this node; allowed: {max} \
+                     (lockmod.max-waiters)"
+                )
             }
             Refusal::NoPermission { channel } => write!(
                 f,
@@ -124,20 +128,20 @@ impl fmt::Display for Refusal {
                 f.write_str(" cannot write the state file, so the node issues no larger fence ")?;
                 write!(f, "and no longer lease: {cause}")
             }
-            Refusal::NoAuthority { supporters, needed } => {
-                write!(f, " {supporters} of the {needed} replicas needed support this master")?;
-                f.write_str(match supporters < needed {
-                    true => "; another may have replaced it",
-                    false => ", but not for long enough yet",
-                })
+            Refusal::NoAuthority { supporters, needed } if supporters < needed => write!(
+                f,
+                " {supporters} of the {needed} replicas needed support this master; another may \
+                 have replaced it"
+            ),
+            Refusal::NoAuthority { .. } => {
+                f.write_str(" enough replicas support this master, but not for long enough yet")
             }
-            Refusal::SlotMoving { slot } => {
-                write!(
-                    f,
-                    " slot {slot} is moving, or this node has started, hung or is cut off, and \
-                     other masters have not answered yet"
-                )
-            }
+            Refusal::SlotMoving { slot } => write!(
+                f,
+                " either slot {slot} is moving, and its other master has not answered yet; or too \
+                 few masters confirm the slots of this node: it has started, hung or is cut off, \
+                 or the others are down"
+            ),
         }
     }
 }

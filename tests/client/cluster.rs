@@ -428,34 +428,65 @@ fn a_master_without_its_replicas_is_described_in_a_cluster_as_by_itself() {
     assert!(shown.contains(own) && shown.contains(alone), "{shown}");
 }
 
+/// Regression: a Cluster of which one master waited in some of its slots counted as granting,
+/// without a time, and no alert fired.
 #[test]
 fn status_and_the_exporter_tell_in_how_many_slots_a_master_does_not_grant_yet() {
-    let settings = || server().config("cluster-require-full-coverage", "no");
+    let settings = || {
+        let server = server().config("cluster-require-full-coverage", "no");
+        server.config("appendonly", "yes").config("appendfsync", "always")
+    };
     let mut cluster = Cluster::start(3, settings);
     let (name, url) = (cluster.tag_at(0), cluster.url());
-    let shown = |url: &str, args: &[&str]| {
-        text(&lockmod(&[], args).env("LOCKMOD_NODES", url).output().unwrap().stdout)
+    let status = |url: &str, args: &[&str]| {
+        let args = [&["status"], args].concat();
+        let output = lockmod(&[], &args).env("LOCKMOD_NODES", url).output().unwrap();
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
     };
-    wait_until("all masters grant", || !shown(&url, &["status"]).contains("unsettled"));
+    wait_until("all masters grant", || status(&url, &[]).0 == Some(0));
+    let port = cluster.masters[1].port();
     let (one, exporter) = (cluster.masters[1].url(), Exporter::start(&cluster.masters[1..2]));
-    let metric =
-        format!("lockmod_unsettled_slots{{node=\"127.0.0.1:{}\"}}", cluster.masters[1].port());
-    assert!(exporter.metrics().contains(&format!("{metric} 0\n")));
-    assert!(shown(&url, &["status", "--json"]).contains("\"unsettled_slots\":0"));
+    let metric = |name: &str| format!("lockmod_{name}{{node=\"127.0.0.1:{port}\"}}");
+    let metrics = exporter.metrics();
+    assert!(metrics.contains(&format!("{} 0\n", metric("unsettled_slots"))), "{metrics}");
+    assert!(metrics.contains(&format!("{} 0\n", metric("unsettled_left_seconds"))), "{metrics}");
+    let json = status(&url, &["--json"]).1;
+    assert!(json.contains("\"unsettled_slots\":0,\"unsettled_left_ms\":0,"), "{json}");
     cluster.masters[0].kill();
     let slot = cluster.masters[1].run(&format!("CLUSTER KEYSLOT {name}")).unwrap();
     let slot: u16 = redis::from_redis_value(slot).unwrap();
     let id = cluster.masters[1].run("CLUSTER MYID").unwrap();
     let id: String = redis::from_redis_value(id).unwrap();
     cluster.masters[1].run(&format!("CLUSTER SETSLOT {slot} NODE {id}")).unwrap();
-    wait_until("it has seen its new slot", || shown(&one, &["status"]).contains("unsettled"));
-    for url in [&one, &url] {
-        let table = shown(url, &["status"]);
-        assert!(table.contains("; 1 slot unsettled  "), "{table}");
-        let json = shown(url, &["status", "--json"]);
-        assert!(json.contains("\"unsettled_slots\":1"), "{json}");
+    // It asks the dead master, and in the end waits.
+    wait_until("it has seen its new slot", || {
+        status(&one, &[]).1.contains("  grants in 5462 of 16384 slots; nothing yet in 1 of them  ")
+    });
+    let waits = "grants nothing in 1 slot for at least ";
+    wait_until("it waits", || status(&one, &[]).1.contains(waits));
+    cluster.masters[0].start_again();
+    let part = format!("  grants in 16383 of 16384 slots; 127.0.0.1:{port}: {waits}");
+    wait_until("the other is back", || status(&url, &[]).1.contains(&part));
+    let (code, table) = status(&url, &[]);
+    assert!(code == Some(121) && table.contains("grants locks in some slots; in the"), "{table}");
+    let (_, table) = status(&one, &[]);
+    assert!(table.contains(&format!("  grants in 5461 of 16384 slots; {waits}")), "{table}");
+    let json = status(&url, &["--json"]).1;
+    for told in [
+        "\"granting\":false,\"state\":\"grants in 16383 of 16384 slots; ",
+        "\"slots_granting\":16383,",
+        &format!("{{\"master\":\"127.0.0.1:{port}\",\"error\":\"not serving: {waits}"),
+        "\"unsettled_slots\":1,\"unsettled_left_ms\":",
+    ] {
+        assert!(json.contains(told), "{told}: {json}");
     }
-    wait_until("an old answer is over", || exporter.metrics().contains(&format!("{metric} 1\n")));
+    let granting = format!("{} 5461\n", metric("slots_granting"));
+    wait_until("an old answer is over", || exporter.metrics().contains(&granting));
+    let metrics = exporter.metrics();
+    assert!(metrics.contains(&format!("{} 1\n", metric("unsettled_slots"))), "{metrics}");
+    let left = metric("unsettled_left_seconds") + " ";
+    let left = metrics.lines().find_map(|line| line.strip_prefix(&left)).expect("it is exported");
+    assert!((1.0..66.0).contains(&left.parse::<f64>().unwrap()), "{left}");
 }
 
 /// Regression: a Cluster was as good as lost while the first server of its URL was silent.

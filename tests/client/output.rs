@@ -342,6 +342,7 @@ fn a_value_that_cannot_be_read_is_refused_with_its_flag_and_its_range() {
         (&["acquire", "job", "--wait", huge], "at most 36525d"),
         (&["list", "--timeout", "-1ms"], negative),
         (&["top", "--every", "-1s"], negative),
+        (&["acquire", "job", "--ttl", huge], "at most 366d"),
         (&["top", "--every", "0s"], "give at least 100ms"),
         (&["run", "job", "--at-least", "-1s", "--", "true"], negative),
         (&["status", "--limit", "-1"], "whole number from 1 to 1000000"),
@@ -359,6 +360,16 @@ fn a_value_that_cannot_be_read_is_refused_with_its_flag_and_its_range() {
         let at = args.iter().rposition(|arg| arg.starts_with("--") && arg.len() > 2).unwrap();
         let is_named = said.contains(args[at]) && said.contains(args[at + 1]);
         assert!(is_named && said.contains(shape), "{args:?}: {said}");
+    }
+    // Regression: the error was about the command, or about a length of time that is negative.
+    for args in [
+        &["run", "job", "--wait", "--", "true"][..],
+        &["run", "job", "--wait", "--ttl", "5s", "--", "true"],
+        &["acquire", "job", "--wait", "--json"],
+        &["lock", "job", "--wait"],
+    ] {
+        let said = fails(&[], args, 125);
+        assert!(said.contains("a value is required for '--wait <WAIT>'"), "{args:?}: {said}");
     }
     let nodes = nodes(1);
     let said = fails(&nodes, &["run", "job", "true"], 125);
@@ -384,7 +395,7 @@ fn the_nodes_and_not_the_command_limit_the_ttl() {
     succeeds(&nodes, &["extend", "job", &token, "--ttl", "2d"]);
     fails(&nodes, &["extend", "job", &token, "--ttl", "49h"], 123);
     let said = fails(&nodes, &["acquire", "job", "--ttl", "367d"], 125);
-    assert!(said.contains("no node allows"), "{said}");
+    assert!(said.contains("give at most 366d"), "{said}");
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn check(urls: &str, conditions: &[&str], covered: &mut Vec<String>) {
 
 const ANSWERS: &str = "it answers";
 const ATTACHED: &str = "replicas are attached";
-const FAILING: &str = "a master of it grants nothing";
+const FAILING: &str = "a master of it does not grant in all its slots";
 const IN_SLOTS: &str = "a Cluster, or a server of one that grants";
 const OF_CLUSTER: &str = "a Cluster, or a server of one";
 const ONE_MASTER: &str = "a replica, or a group under Sentinel";

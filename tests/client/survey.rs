@@ -130,6 +130,67 @@ fn nodes_whose_fences_are_used_up_or_too_high_are_not_said_to_be_well() {
     }
 }
 
+/// The exit code, and all that is said.
+fn told(nodes: &[Server], args: &[&str]) -> (Option<i32>, String) {
+    let output = lockmod(nodes, args).output().unwrap();
+    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+}
+
+/// Raises the floor of a node to this many weeks ahead of the time.
+fn raise(node: &Server, weeks: u64) {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
+    node.run(&format!("LOCK.FLOOR {}", time + weeks * 7 * 86_400 * 1_000_000)).unwrap();
+}
+
+/// Regression: such a node counted as granting, and `status` said that another one may fail.
+#[test]
+fn a_node_whose_fences_the_others_refuse_makes_no_quorum() {
+    let mut nodes = nodes(3);
+    raise(&nodes[0], 9);
+    let (code, said) = told(&nodes, &["status"]);
+    assert!(code == Some(0) && said.contains("so no other may fail"), "{said}");
+    assert_eq!(said.matches("  fences too high for the other nodes  ").count(), 1, "{said}");
+    let metrics = Exporter::start(&nodes).metrics();
+    let granting = format!("lockmod_granting{{node=\"127.0.0.1:{}\"}} 0\n", nodes[0].port());
+    assert!(metrics.contains(&granting) && metrics.contains("lockmod_quorum_margin 0\n"));
+    assert_eq!(told(&nodes, &["acquire", "one"]).0, Some(0));
+    nodes[2].kill();
+    let (code, said) = told(&nodes, &["status", "--json"]);
+    let state = "\"granting\":false,\"state\":\"fences too high for the other nodes\"";
+    assert!(code == Some(121) && said.contains(state), "{said}");
+    assert!(said.contains("so no lock can be acquired"), "{said}");
+    let (code, said) = told(&nodes, &["acquire", "two"]);
+    assert!(code == Some(121) && said.contains("BADFENCE"), "{said}");
+    // By itself such a node grants, and so it does with another one that has its floor.
+    let alone = &nodes[..1];
+    assert_eq!(told(alone, &["status"]).0, Some(0));
+    assert_eq!(told(alone, &["acquire", "three"]).0, Some(0));
+    let floor = nodes[0].info_u64("lockmod_floor");
+    nodes[1].run(&format!("LOCK.FLOOR {floor}")).unwrap();
+    assert_eq!(told(&nodes, &["status"]).0, Some(0));
+    let (code, said) = told(&nodes, &["acquire", "four"]);
+    assert_eq!(code, Some(0), "{said}");
+}
+
+/// Clients take the highest fence of all if they cannot leave out those that are too high.
+#[test]
+fn a_node_whose_fences_the_others_accept_counts_unless_another_one_is_too_high_for_them() {
+    let mut nodes = nodes(3);
+    raise(&nodes[0], 7);
+    let (code, said) = told(&nodes, &["status"]);
+    assert!(code == Some(0) && said.contains("so 1 may fail"), "{said}");
+    nodes[2].kill();
+    assert_eq!(told(&nodes, &["acquire", "one"]).0, Some(0));
+    nodes[2].start_again();
+    nodes[2].run("CONFIG SET lockmod.quarantine no").unwrap();
+    // The floor of the second node has followed.
+    raise(&nodes[0], 9);
+    let (code, said) = told(&nodes, &["status"]);
+    assert!(code == Some(121) && said.contains("1 of 3 nodes grant locks"), "{said}");
+    let (code, said) = told(&nodes, &["acquire", "two"]);
+    assert!(code == Some(123) && said.contains("BADFENCE"), "two refuse: {said}");
+}
+
 /// Regression: the error was "2 of 3 free; 1 granted", which is no reason.
 #[test]
 fn nodes_that_answered_too_late_are_said_to_have_timed_out() {

@@ -50,7 +50,7 @@ fn a_promoted_replica_waits_out_what_it_may_not_have_seen() {
     // With the module it waits, and its fence is larger than any that it may have missed.
     let left = quarantine_left(&replica, "lock");
     assert!(left <= MAX_TTL_MS + 1, "{left} ms");
-    assert!(replica.log().contains("QUARANTINE: the node was promoted from replica"));
+    assert!(replica.log().contains("QUARANTINE: the node was promoted from a replica"));
     let second = first_grant(&replica, "lock", "second");
     assert!(second > unseen.max(seen) + (1 << 31), "{second}");
 }

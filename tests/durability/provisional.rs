@@ -173,7 +173,7 @@ fn nothing_counts_on_a_promoted_node_while_it_waits_also_after_a_crash_or_a_stop
     granted(&master, "lock", "holder", LONG_MS);
     master.wait_for_replica(&replica);
     replica.run("REPLICAOF NO ONE").expect("promoted");
-    wait_until("the node has noticed", || replica.log().contains("promoted from replica"));
+    wait_until("the node has noticed", || replica.log().contains("promoted from a replica"));
     assert_eq!(extend(&replica, "lock"), Value::Int(2), "the old master may live");
     assert_eq!(repair(&replica, "new"), Value::Int(2));
     assert_eq!(extend(&master, "lock"), Value::Int(1), "it does");

@@ -261,7 +261,7 @@ fn a_full_node_refuses_a_waiter_and_nothing_else() {
     ask(conn, "LOCK.ACQUIRE other A 30000");
     acquire(conn, "B", "5-a");
     ask(conn, &format!("LOCK.ACQUIRE other B 30000 {}", queue("5-a")));
-    let full = "QUEUEFULL 2 requests already wait at this node; allowed: 2";
+    let full = "QUEUEFULL 2 requests already wait at this node; allowed: 2 (lockmod.max-waiters)";
     assert_eq!(acquire(conn, "C", "6-b"), full);
     assert_eq!(ask(conn, "LOCK.ACQUIRE res C 30000 WAIT 1000"), full);
     assert_eq!(acquire(conn, "B", "5-a"), "nil", "a ticket in line may stay");

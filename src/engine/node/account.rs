@@ -152,6 +152,8 @@ pub struct NodeAccount {
     /// In how many of its own slots of a Cluster it grants nothing, because it asks another master
     /// or waits; zero outside of a Cluster.
     pub unsettled: usize,
+    /// How much longer, at least, it waits in these; zero if it waits in none, and only asks.
+    pub unsettled_left: Millis,
     /// How many electorates it knows: more than one while the masters that have a vote change.
     pub electorates: usize,
     /// How many masters have a vote in the last of these.
@@ -189,11 +191,25 @@ impl Node {
     /// How much longer, at least, the node grants nothing because leases that it does not know may
     /// stand.
     fn least_left(&self, now: Instant, settings: (Millis, Caution)) -> Millis {
-        let of_start = match self.common_obstacle(now, settings) {
-            Some(Refusal::Quarantine { left, .. }) => left,
-            _ => Millis::ZERO,
+        let of_slots = match self.common_obstacle(now, settings) {
+            Some(_) => self.unsettled_left(now, settings),
+            None => Millis::ZERO,
         };
-        self.promises().least_left(now).max(of_start)
+        self.promises().least_left(now).max(of_slots)
+    }
+
+    /// How much longer, at least, the node waits in those of its own slots in which it grants
+    /// nothing; zero if it only asks other masters.
+    fn unsettled_left(&self, now: Instant, settings: (Millis, Caution)) -> Millis {
+        match self.common_obstacle(now, settings) {
+            Some(Refusal::Quarantine { left, .. }) => left,
+            Some(_) => Millis::ZERO,
+            None => {
+                let ends_at = self.slots.as_ref().and_then(|slots| slots.table.first_end());
+                // A lease includes its last millisecond, and so does the wait for it.
+                ends_at.map_or(Millis::ZERO, |until| now.until(until.after(Millis::new(1))))
+            }
+        }
     }
 
     /// What the node reports about itself. `moved` is as in [`Tally::held`](super::Tally::held).
@@ -224,6 +240,7 @@ impl Node {
             fence_jumps: self.promises().jumped(),
             quarantine_left: self.least_left(now, settings),
             unsettled: self.unsettled(now, settings),
+            unsettled_left: self.unsettled_left(now, settings),
             electorates: self.electorate_count(),
             voters: self.electorates().map_or(0, Electorates::voter_count),
         }

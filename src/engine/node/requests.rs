@@ -6,7 +6,7 @@
 
 use super::lock::{Holding, Lease, Lock, Spot, Tenure};
 use super::promises::{Ceilings, Promises};
-use crate::engine::{Clocks, Fence, Instant, Millis, Mode, RAISE_MARGIN, Refusal, Token, UnixTime};
+use crate::engine::{Clocks, Fence, Instant, Millis, Mode, Refusal, Token, UnixTime};
 
 /// The outcome of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -376,7 +376,7 @@ impl Promises {
     /// The bound is the time, which no client can move, or the highest fence that this node knows.
     /// A bound relative to its own fences alone could be climbed step by step.
     fn check_fence(&self, fence: Fence, wall: UnixTime) -> Result<(), Stop> {
-        let max = Fence::of_time(wall).saturating_add(RAISE_MARGIN).max(self.highest());
+        let max = Fence::highest_raised(wall).max(self.highest());
         if fence <= max { Ok(()) } else { Err(Refusal::BadFence { fence, max }.into()) }
     }
 
