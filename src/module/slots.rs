@@ -333,8 +333,9 @@ fn come(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
     };
     if let Some(change) = change {
         let line = format!(
-            "QUARANTINE: slot {slot} came from a node that grants nothing or does not say how it \
-             stands, or from none; no lock there is granted or extended for {left}"
+            "QUARANTINE: leases of another master may stand in slots of this node (slot {slot} is \
+             the first; unsettled_slots in INFO counts them); no lock there is granted or extended \
+             for {left}"
         );
         context.log(Level::Warning, &line);
         start::change_state(server, change);

@@ -2,11 +2,11 @@
 //! the engine's `Lengths`.
 //!
 //! Three masters have a vote. Two of them may have the one slot of the model: each server believes
-//! of one of them that it has it, and that changes as often as the bounds allow. A master asks those
-//! with a vote whether they confirm the slot; an answer counts for a tick or two, or is lost. It
-//! decides while most confirm, and if it does not know the slot as its own, not before it has waited
-//! for the longest lease that it knows of. Settings are raised and lowered, and masters start again,
-//! at any time.
+//! of one of them that it has it, and that changes as often as the bounds allow. A master asks
+//! those with a vote whether they confirm the slot; an answer counts for a tick or two, or is lost.
+//! It decides while most confirm, and if it does not know the slot as its own, not before it has
+//! waited for the longest lease that it knows of. Settings are raised and lowered, and masters
+//! start again, at any time.
 //!
 //! Nobody gets a lease while one of the other master stands.
 //!

@@ -512,7 +512,7 @@ fn a_replica_that_is_promoted_and_restarted_where_it_hears_no_other_waits_when_i
     let conn = &mut promoted.connect();
     let granted = || ask(conn, "LOCK.ACQUIRE res B 100").parse::<u64>().ok();
     assert!(wait_for("the lock is granted", granted) > 0);
-    assert!(promoted.log().contains("QUARANTINE: slot "), "{}", promoted.log());
+    assert!(promoted.log().contains("QUARANTINE: leases of another "), "{}", promoted.log());
 }
 
 /// Regression: it waited only as long as its own setting.
@@ -563,7 +563,7 @@ fn a_master_that_lost_its_state_file_and_its_data_waits_when_others_know_it() {
     let conn = &mut pair.from.connect();
     let granted = || ask(conn, "LOCK.ACQUIRE res B 100").parse::<u64>().ok();
     assert!(wait_for("the lock is granted", granted) > issued);
-    assert!(pair.from.log().contains("QUARANTINE: slot "), "{}", pair.from.log());
+    assert!(pair.from.log().contains("QUARANTINE: leases of another "), "{}", pair.from.log());
 }
 
 /// Regression: they went on to ask the dead ones, which no server knew any more, for ever.

@@ -21,6 +21,12 @@ impl Slots {
         self.told = Some((now, footing));
         Some(footing)
     }
+
+    /// The longest lease of another master that may stand, as this one and those with a vote
+    /// remember.
+    pub(super) fn longest(&self, now: Instant) -> Millis {
+        self.lengths.longest(now).max(self.confirmations.longest(now))
+    }
 }
 
 impl Node {

@@ -41,6 +41,7 @@ mod statement;
 mod survey;
 mod tally;
 mod tending;
+mod voting;
 mod witness;
 
 pub use account::{LockAccount, LockState, NodeAccount, ReadersAccount, Uncounted};

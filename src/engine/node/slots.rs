@@ -14,15 +14,14 @@
 use std::collections::BTreeSet;
 
 use super::company::{Company, Readiness};
-use super::confirmations::{CONFIRM_DELAY, Confirmations};
-use super::electorate::{Elector, Electorates};
+use super::confirmations::Confirmations;
+use super::electorate::Electorates;
 use super::epoch::{Epoch, Rise};
 use super::lengths::Lengths;
 use super::pauses::Pauses;
 use super::recovery::{has_jumped, jump};
 use super::shares::{
-    ConfirmQuestion, Confirmation, Footing, MoveAtOnce, Passage, Question, SLOTS, Shares,
-    SlotAnswer, SlotRuns, question_number,
+    Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number,
 };
 use super::slot_move::Coming;
 use super::slot_set::{all, runs};
@@ -57,17 +56,17 @@ fn left(now: Instant, until: Instant) -> Millis {
 /// The slots of one master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slots {
-    boot: u64,
+    pub(super) boot: u64,
     pub(super) table: SlotTable,
     company: Company,
     pub(super) confirmations: Confirmations,
-    witness: Witness,
+    pub(super) witness: Witness,
     pub(super) lengths: Lengths,
     /// The number of its first question.
-    reign: Option<u64>,
+    pub(super) reign: Option<u64>,
     epoch: Epoch,
     rise: Rise,
-    pauses: Pauses,
+    pub(super) pauses: Pauses,
     /// When its floor last jumped after a wait.
     jumped_at: Option<Instant>,
     /// Its last report to the others, and when it was sent.
@@ -130,18 +129,12 @@ impl Slots {
         begin.into_iter().chain(electorates).chain(longest).chain(end).collect()
     }
 
-    /// The longest lease of another master that may stand, as this one and those with a vote
-    /// remember.
-    pub(super) fn longest(&self, now: Instant) -> Millis {
-        self.lengths.longest(now).max(self.confirmations.longest(now))
-    }
-
     pub(super) fn readiness(&self, now: Instant, longest: Millis) -> Readiness {
         self.company.readiness((now, self.confirmations.first_at()), longest)
     }
 
     /// Compares what most masters confirm with what they did before.
-    fn compare(&mut self, now: Instant) {
+    pub(super) fn compare(&mut self, now: Instant) {
         let broken = self.confirmations.advance(&self.table.decided(), now);
         self.table.doubt(broken, now);
     }
@@ -154,36 +147,9 @@ impl Slots {
     }
 
     /// When this node asked the question with this number, if it did.
-    fn asked_at(&self, number: u64, now: Instant) -> Option<Instant> {
+    pub(super) fn asked_at(&self, number: u64, now: Instant) -> Option<Instant> {
         let at = number.checked_sub(question_number(self.boot, Instant::default()));
         at.map(Instant::from_millis).filter(|at| *at <= now)
-    }
-
-    /// Takes a master's confirmation.
-    fn confirmed(&mut self, name: &[u8], told: &Confirmation, now: Instant) {
-        let [at, since] = [told.number, told.since].map(|number| self.asked_at(number, now));
-        let (Some(at), Some(since)) = (at, since) else { return };
-        let elector = Elector { name: name.to_vec(), life: told.life };
-        let electorates = (told.electorates.as_ref(), told.digest);
-        if self.hear_of(&elector, electorates, now) {
-            let told = (&told.slots, &told.lost, told.longest);
-            self.confirmations.confirmed(&elector, (at, since), told, now);
-            self.compare(now);
-        }
-    }
-
-    /// Takes the electorates that another master knows, as in [`Confirmations::hear`]. If they show
-    /// that this one has lost its state file, it does not know what it did before.
-    fn hear_of(
-        &mut self,
-        elector: &Elector,
-        (told, digest): (Option<&Electorates>, u64),
-        now: Instant,
-    ) -> bool {
-        if told.is_some_and(|told| self.confirmations.shows_another_life(told)) {
-            self.table.doubt_all(now);
-        }
-        self.confirmations.hear(elector, (told, digest), now)
     }
 
     /// The questions to ask now.
@@ -216,19 +182,8 @@ impl Slots {
         }
     }
 
-    /// Notes how long a lease of this node may stand, which its next question says. This node
-    /// remembers it too: its own vote counts for itself. Returns the number of its reign.
-    fn allow(&mut self, longest: Millis, now: Instant) -> u64 {
-        let number = question_number(self.boot, now);
-        let reign = *self.reign.get_or_insert(number);
-        self.confirmations.allow(longest, now);
-        let itself = &self.confirmations.electorates().itself.name;
-        self.lengths.hear(itself, (reign, number), longest, now);
-        reign
-    }
-
     /// Whether one of its slots is not confirmed, and may be soon.
-    fn is_hurried(&self, now: Instant) -> bool {
+    pub(super) fn is_hurried(&self, now: Instant) -> bool {
         let is_confirmed = |slot: u16| self.confirmations.holds(slot, now);
         self.confirmations.is_changing()
             || !self.confirmations.reach_most(now)
@@ -309,7 +264,7 @@ impl Node {
 
     /// Lets a node that rests on replicas begin its wait anew when most masters first confirm its
     /// slots: until then, another master may have decided there.
-    fn wait_for_others(&mut self, now: Instant) {
+    pub(super) fn wait_for_others(&mut self, now: Instant) {
         if let Some(authority) = self.promises.authority_mut()
             && let Some(slots) = &mut self.slots
             && slots.owes_wait
@@ -396,66 +351,6 @@ impl Node {
         // The last one is also the node's report.
         let all = [answers(left, left_behind, held), answers(moved, footing, Millis::ZERO)];
         all.into_iter().flatten().filter(|answer| !answer.slots.is_empty()).collect()
-    }
-
-    /// The question to all other masters, whether they confirm which slots are this node's, if it
-    /// is due.
-    pub fn confirm_question(&mut self, now: Instant, max_ttl: Millis) -> Option<ConfirmQuestion> {
-        let longest = self.own_longest(max_ttl, now);
-        let slots = self.slots.as_mut()?;
-        let reign = slots.allow(longest, now);
-        let is_hurried = slots.is_hurried(now) || !slots.confirmations.know_of(longest);
-        let (since, digest, electorates) = slots.confirmations.ask(is_hurried, now)?;
-        let [number, since] = [now, since].map(|at| question_number(slots.boot, at));
-        let life = slots.confirmations.electorates().itself.life;
-        Some(ConfirmQuestion { number, since, life, reign, longest, digest, electorates })
-    }
-
-    /// Whether the last look is recent enough to [confirm](Node::confirm) by it.
-    pub fn has_just_looked(&self, now: Instant) -> bool {
-        let is_fresh = |slots: &Slots| slots.pauses.hang.has_looked_within(CONFIRM_DELAY, now);
-        self.slots.as_ref().is_some_and(|slots| is_fresh(slots))
-    }
-
-    /// Whether this server has a vote, as it knows or this question says. It may have become a
-    /// replica before it heard of the first electorate.
-    pub fn has_vote(&self, asked: &ConfirmQuestion) -> bool {
-        let Some(Electorates { itself, known, .. }) = self.electorates() else { return false };
-        let told = asked.electorates.iter().flat_map(|told| &told.known);
-        !known.is_empty() || { told }.any(|electorate| electorate.members.contains(itself))
-    }
-
-    /// Answers another master's question for confirmation, just after the node has looked at its
-    /// own slots; `None` if it has not yet since its start. It is not to be sent before the state
-    /// file has the [news](Node::news_of_slots).
-    pub fn confirm(
-        &mut self,
-        name: &[u8],
-        asked: &ConfirmQuestion,
-        now: Instant,
-    ) -> Option<Confirmation> {
-        let slots = self.slots.as_mut().filter(|slots| slots.table.looked_at().is_some())?;
-        let elector = Elector { name: name.to_vec(), life: asked.life };
-        slots.hear_of(&elector, (asked.electorates.as_ref(), asked.digest), now);
-        slots.compare(now);
-        self.wait_for_others(now);
-        let slots = self.slots.as_mut()?;
-        let number = asked.number;
-        let (its, lost, since) = slots.witness.confirm(name, (number, asked.since));
-        slots.lengths.hear(name, (asked.reign, number), asked.longest, now);
-        let longest = slots.lengths.longest_besides(name, asked.reign, now);
-        let known = slots.confirmations.electorates();
-        let (life, digest) = (known.itself.life, known.digest());
-        let electorates = (digest != asked.digest).then(|| known.clone());
-        Some(Confirmation { number, since, slots: its, lost, life, longest, digest, electorates })
-    }
-
-    /// Takes another master's confirmation.
-    pub fn confirmed(&mut self, name: &[u8], told: &Confirmation, now: Instant) {
-        if let Some(slots) = &mut self.slots {
-            slots.confirmed(name, told, now);
-        }
-        self.wait_for_others(now);
     }
 
     /// Those of these slots that other masters have, or nobody.
@@ -625,6 +520,8 @@ impl Node {
 mod tests {
     use super::super::SUPPORT;
     use super::super::authority::with_drift;
+    use super::super::electorate::Elector;
+    use super::super::shares::{ConfirmQuestion, Confirmation};
     use super::*;
     use crate::engine::{Claim, Electorate, HeldCount, Lock, Mode, Token, UnixTime};
 

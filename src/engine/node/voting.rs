@@ -1,0 +1,111 @@
+//! The questions by which a master has its slots confirmed, and the answers of those who have a
+//! vote. docs/design.md, "Slots that move", rules 10 and 11.
+
+use super::Node;
+use super::confirmations::CONFIRM_DELAY;
+use super::electorate::{Elector, Electorates};
+use super::shares::{ConfirmQuestion, Confirmation, question_number};
+use super::slots::Slots;
+use crate::engine::{Instant, Millis};
+
+impl Slots {
+    /// Takes a master's confirmation.
+    fn confirmed(&mut self, name: &[u8], told: &Confirmation, now: Instant) {
+        let [at, since] = [told.number, told.since].map(|number| self.asked_at(number, now));
+        let (Some(at), Some(since)) = (at, since) else { return };
+        let elector = Elector { name: name.to_vec(), life: told.life };
+        let electorates = (told.electorates.as_ref(), told.digest);
+        if self.hear_of(&elector, electorates, now) {
+            let told = (&told.slots, &told.lost, told.longest);
+            self.confirmations.confirmed(&elector, (at, since), told, now);
+            self.compare(now);
+        }
+    }
+
+    /// Takes the electorates that another master knows, as in [`Confirmations::hear`]. If they show
+    /// that this one has lost its state file, it does not know what it did before.
+    fn hear_of(
+        &mut self,
+        elector: &Elector,
+        (told, digest): (Option<&Electorates>, u64),
+        now: Instant,
+    ) -> bool {
+        if told.is_some_and(|told| self.confirmations.shows_another_life(told)) {
+            self.table.doubt_all(now);
+        }
+        self.confirmations.hear(elector, (told, digest), now)
+    }
+
+    /// Notes how long a lease of this node may stand, which its next question says. This node
+    /// remembers it too: its own vote counts for itself. Returns the number of its reign.
+    fn allow(&mut self, longest: Millis, now: Instant) -> u64 {
+        let number = question_number(self.boot, now);
+        let reign = *self.reign.get_or_insert(number);
+        self.confirmations.allow(longest, now);
+        let itself = &self.confirmations.electorates().itself.name;
+        self.lengths.hear(itself, (reign, number), longest, now);
+        reign
+    }
+}
+
+impl Node {
+    /// The question to all other masters, whether they confirm which slots are this node's, if it
+    /// is due.
+    pub fn confirm_question(&mut self, now: Instant, max_ttl: Millis) -> Option<ConfirmQuestion> {
+        let longest = self.own_longest(max_ttl, now);
+        let slots = self.slots.as_mut()?;
+        let reign = slots.allow(longest, now);
+        let is_hurried = slots.is_hurried(now) || !slots.confirmations.know_of(longest);
+        let (since, digest, electorates) = slots.confirmations.ask(is_hurried, now)?;
+        let [number, since] = [now, since].map(|at| question_number(slots.boot, at));
+        let life = slots.confirmations.electorates().itself.life;
+        Some(ConfirmQuestion { number, since, life, reign, longest, digest, electorates })
+    }
+
+    /// Whether the last look is recent enough to [confirm](Node::confirm) by it.
+    pub fn has_just_looked(&self, now: Instant) -> bool {
+        let is_fresh = |slots: &Slots| slots.pauses.hang.has_looked_within(CONFIRM_DELAY, now);
+        self.slots.as_ref().is_some_and(|slots| is_fresh(slots))
+    }
+
+    /// Whether this server has a vote, as it knows or this question says. It may have become a
+    /// replica before it heard of the first electorate.
+    pub fn has_vote(&self, asked: &ConfirmQuestion) -> bool {
+        let Some(Electorates { itself, known, .. }) = self.electorates() else { return false };
+        let told = asked.electorates.iter().flat_map(|told| &told.known);
+        !known.is_empty() || { told }.any(|electorate| electorate.members.contains(itself))
+    }
+
+    /// Answers another master's question for confirmation, just after the node has looked at its
+    /// own slots; `None` if it has not yet since its start. It is not to be sent before the state
+    /// file has the [news](Node::news_of_slots).
+    pub fn confirm(
+        &mut self,
+        name: &[u8],
+        asked: &ConfirmQuestion,
+        now: Instant,
+    ) -> Option<Confirmation> {
+        let slots = self.slots.as_mut().filter(|slots| slots.table.looked_at().is_some())?;
+        let elector = Elector { name: name.to_vec(), life: asked.life };
+        slots.hear_of(&elector, (asked.electorates.as_ref(), asked.digest), now);
+        slots.compare(now);
+        self.wait_for_others(now);
+        let slots = self.slots.as_mut()?;
+        let ConfirmQuestion { number, reign, .. } = *asked;
+        let (its, lost, since) = slots.witness.confirm(name, (number, asked.since));
+        slots.lengths.hear(name, (reign, number), asked.longest, now);
+        let longest = slots.lengths.longest_besides(name, reign, now);
+        let known = slots.confirmations.electorates();
+        let (life, digest) = (known.itself.life, known.digest());
+        let electorates = (digest != asked.digest).then(|| known.clone());
+        Some(Confirmation { number, since, slots: its, lost, life, longest, digest, electorates })
+    }
+
+    /// Takes another master's confirmation.
+    pub fn confirmed(&mut self, name: &[u8], told: &Confirmation, now: Instant) {
+        if let Some(slots) = &mut self.slots {
+            slots.confirmed(name, told, now);
+        }
+        self.wait_for_others(now);
+    }
+}
