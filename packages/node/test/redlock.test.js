@@ -308,6 +308,52 @@ each('nothing is acquired after quit()', async ({ make, library, key }) => {
   await assert.rejects(redlock.using([key], 1000, async () => {}), library.ExecutionError)
 })
 
+test('clients of node-redis that never were connected are left alone by quit()', async () => {
+  await new ours.Redlock(nodes.map(({ url }) => createClient({ url }))).quit()
+})
+
+// `using` took the name as it was: two held the lock that one of them called by another name.
+each('what a subclass overrides is called by using()', async ({ make, library, key }) => {
+  const redlock = make(once)
+  const called = []
+  class Own extends redlock.constructor {
+    async acquire(resources, ...given) {
+      called.push('acquire')
+      return await super.acquire(resources.map((name) => `own:${name}`), ...given)
+    }
+
+    async release(...given) {
+      called.push('release')
+      return await super.release(...given)
+    }
+  }
+  Object.setPrototypeOf(redlock, Own.prototype)
+  const lock = await redlock.acquire([key], 5000)
+  let hasRun = false
+  const both = redlock.using([key], 5000, async () => {
+    hasRun = true
+  })
+  await assert.rejects(both, library.ExecutionError)
+  assert.equal(hasRun, false)
+  await lock.release()
+  await redlock.using([key], 1000, { automaticExtensionThreshold: 500 }, async (signal) => {
+    await sleep(1500)
+    assert.equal(signal.aborted, false)
+  })
+  assert.deepEqual(called, ['acquire', 'acquire', 'release', 'acquire', 'release'])
+})
+
+test('a subclass that passes its settings not on cannot extend its locks', async () => {
+  class Own extends ours.Redlock {
+    async acquire(resources, duration) {
+      return await super.acquire(resources, duration)
+    }
+  }
+  const redlock = new Own(clients(nodes), once)
+  await assert.rejects(redlock.using(['own'], 5000, assert.fail), /pass its settings on/)
+  await (await redlock.acquire(['own'], 5000)).release()
+})
+
 test('a routine that blocks the event loop does not lose its lock', async () => {
   const redlock = new ours.Redlock(clients(nodes))
   await redlock.using(['blocked'], 1000, async (signal) => {
