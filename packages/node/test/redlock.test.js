@@ -428,6 +428,7 @@ test('a client of Sentinels leads to its group', () => {
     [{ natMap: { a: { host: 'b', port: 1 } } }, /natMap/],
     [{ sentinelTLS: {} }, /differ in TLS/],
     [{ tls: {}, sentinelTLS: { ca: 'PEM' }, enableTLSForSentinelMode: true }, /cacert/],
+    [{ tls: {}, sentinelTLS: { minVersion: 'TLSv1.3' }, enableTLSForSentinelMode: true }, /minVersion/],
   ]
   for (const [options, said] of wrong) assert.throws(() => url(options), said)
   // ioredis itself refuses these.
@@ -451,11 +452,20 @@ test('clients that are not understood are refused', () => {
     [{ options: {} }, /no host/],
     [null, /no options/],
   ]
+  // They were dropped, and the lock failed as its certificate was checked all the same.
+  const settings = { servername: 'b', checkServerIdentity() {}, rejectUnauthorized: false, ciphers: 'x' }
+  for (const [name, value] of Object.entries(settings)) {
+    const said = new RegExp(`its ${name}.* would not be used`)
+    wrong.push([new Redis({ host: 'a', lazyConnect: true, tls: { [name]: value } }), said])
+    wrong.push([createClient({ url: 'rediss://a', socket: { tls: true, [name]: value } }), said])
+  }
   for (const [client, said] of wrong) assert.throws(() => server(client), said)
   assert.throws(() => new ours.Redlock([createClient()]), { name: 'OptionError', message: /give a URL.*or a Locker/ })
   const local = new Redis({ path: '/run/x?', password: 'p&', db: 3, lazyConnect: true })
   assert.equal(server(local).url, 'unix:///run/x%3F?pass=p%26&db=3')
   assert.equal(server(createClient({ url: 'rediss://u:p@a' })).url, 'rediss://u:p@a:6379/0')
+  const usual = { servername: 'a', rejectUnauthorized: true }
+  assert.equal(server(new Redis('rediss://a', { lazyConnect: true, tls: usual })).url, 'rediss://a:6379/0')
 })
 
 function provider() {

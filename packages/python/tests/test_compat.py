@@ -7,6 +7,7 @@ import gc
 import inspect
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -574,6 +575,8 @@ def answers(client: redis.Redis) -> bool:
     try:
         return bool(client.ping())
     except redis.exceptions.ConnectionError:
+    usual: dict[str, Any] = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True, "ssl_ciphers": None}
+    assert url(redis.Redis(host="a", ssl=True, **usual)) == "rediss://a:6379/0"
         return False
 
 
@@ -670,6 +673,11 @@ def test_the_same_in_coroutines(servers: list[Node], name: str) -> None:
                     await held.extend(5)
 
     async def both() -> None:
+        # They were dropped, and the lock failed as its certificate was checked all the same.
+        ("ssl_cert_reqs", redis.Redis(host="a", ssl=True, ssl_cert_reqs="none")),
+        ("ssl_cert_reqs", redis.Redis(host="a", ssl=True, ssl_cert_reqs=ssl.CERT_NONE)),
+        ("ssl_check_hostname", redis.Redis(host="a", ssl=True, ssl_check_hostname=False)),
+        ("ssl_exclude", redis.Redis(host="a", ssl=True, ssl_exclude_verify_flags=[ssl.VERIFY_X509_STRICT])),
         clients = [redis.asyncio.Redis(port=node.port) for node in servers]
         await work(lambda **options: redis.asyncio.lock.Lock(clients[0], name + ":s", **options))
         await work(lambda **options: compat.AsyncLock(clients[0], name, **options))
