@@ -129,8 +129,12 @@ class Locker(Single):
     - `cacert`, `cert`, `key`: PEM files for TLS.
 
     None stands for the default in all options. A `with` block closes the locker at its end. Raises
-    `OptionError` if a setting is wrong; does not
-    wait for nodes. After a fork the child's first call opens new connections.
+    `OptionError` if a setting is wrong; does not wait for nodes. After a fork the child's first
+    call opens new connections.
+
+    `try_acquire` and `with` blocks of `lock` call `acquire`, so a subclass overrides that for them
+    too, but not for `acquire_many` and `aio`, which have code of their own. An `async with` block
+    of `lock` calls `aio.acquire`.
     """
 
     _single = _HERE
@@ -243,8 +247,9 @@ class Locker(Single):
         shared: bool | None = None,
     ) -> Guard:
         """Acquires the lock if nobody holds it, trying once, with the options of `acquire`."""
-        asked = options(0.0, ttl, label, renew, max_hold, shared)
-        return Guard(self._core.acquire(name_bytes(name), *asked))
+        return self.acquire(
+            name, wait=0, ttl=ttl, label=label, renew=renew, max_hold=max_hold, shared=shared
+        )
 
     def acquire_many(
         self,
@@ -298,7 +303,7 @@ class Locker(Single):
         """
         key, asked = name_bytes(name), options(wait, ttl, label, renew, max_hold, shared)
         self._core.check(key, *asked)
-        return Lock(self, key, asked)
+        return Lock(self, name if isinstance(name, str) else key, asked)
 
     def info(self, name: Name) -> list[NodeInfo]:
         """Returns what each node reports about the lock, and changes nothing.
@@ -538,33 +543,29 @@ class Lock(Made, _lockmod.Blocks):
     _part, _source = Options, "`lock(name)` of a Locker returns one"
     _new = _lockmod.Blocks.__new__
 
-    def __init__(self, locker: Locker, name: bytes, options: Options) -> None:
-        self._locker, self._name, self._options = locker, name, options
+    def __init__(self, locker: Locker, name: str | bytes, options: Options) -> None:
+        self._locker, self._name, self._options = locker, name, options.given()
         self._forks = _forks
 
     def __repr__(self) -> str:
-        shared = ", shared" if self._options.shared else ""
-        return f"<{type(self).__name__} {shown(self._name)}{shared}>"
+        shared = ", shared" if "shared" in self._options else ""
+        return f"<{type(self).__name__} {shown(name_bytes(self._name))}{shared}>"
 
     def _acquire(self) -> Guard:
         """For a `with` block, whose beginning and end are native."""
-        core = self._locker._core  # pyright: ignore[reportPrivateUsage]
-        return Guard(core.acquire(self._name, *self._options))
+        return self._locker.acquire(self._name, **self._options)
 
     async def __aenter__(self) -> AsyncGuard:
-        core = self._locker._core  # pyright: ignore[reportPrivateUsage]
-        lease = await run(lambda port: core.acquire(self._name, *self._options, port))
-        guard = None
+        guard = await self._locker.aio.acquire(self._name, **self._options)
         try:
-            guard = await AsyncGuard(lease).__aenter__()
+            await guard.__aenter__()
             self._forks = _forks
             self._begin(asyncio.current_task(), guard)
             return guard
         except BaseException:
             # A signal handler has raised, or the lease has ended.
-            if guard is not None:
-                self._forget(guard)
-            lease.abandon()
+            self._forget(guard)
+            guard._abandon()  # pyright: ignore[reportPrivateUsage]
             raise
 
     async def __aexit__(

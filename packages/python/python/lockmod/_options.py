@@ -6,7 +6,7 @@ import inspect
 import math
 import os
 import reprlib
-from typing import TYPE_CHECKING, Callable, Iterable, NamedTuple, Union, cast
+from typing import TYPE_CHECKING, Any, Callable, Iterable, NamedTuple, SupportsFloat, Union, cast
 
 from . import _lockmod
 from ._errors import OptionError
@@ -201,6 +201,13 @@ class Options(NamedTuple):
 
 
 def terms(
+    def given(self) -> dict[str, Any]:
+        """Those that are not the default, by their names."""
+        given = {name: value for name, value in self._asdict().items() if value is not None}
+        if not self.shared:
+            del given["shared"]
+        return given
+
     wait: float | None,
     ttl: float | None,
     label: str | None,
