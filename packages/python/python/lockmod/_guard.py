@@ -58,7 +58,7 @@ class Lost(_Lost):
 
     _source = "`lost` of a Guard is one"
 
-    def wait(self, timeout: float | None = None) -> str | None:
+    def wait(self, timeout: SupportsFloat | None = None) -> str | None:
         """Blocks until the lease has ended, and returns why; None after `timeout` seconds.
 
         Why is one of `expired`, `removed`, `max_hold` and `released`.
@@ -85,7 +85,7 @@ class AsyncLost(_Lost):
 
     _source = "`lost` of an AsyncGuard is one"
 
-    async def wait(self, timeout: float | None = None) -> str | None:
+    async def wait(self, timeout: SupportsFloat | None = None) -> str | None:
         """Waits until the lease has ended, and returns why; None after `timeout` seconds."""
         limit = seconds(timeout, endless=True)
         return await run(lambda port: self._lease.lost(limit, port), is_long=True)
@@ -191,15 +191,16 @@ class Guard(_Held, _lockmod.Exit):
         """The event that the lease has ended: `is_set()`, `wait()`, `call()`."""
         return Lost(self._lease)
 
-    def extend(self, ttl: float | None = None) -> None:
+    def extend(self, ttl: SupportsFloat | None = None) -> None:
         """Extends the lease to the ttl from now: to `ttl` seconds, if it is given.
 
         Background renewal does this by itself, so call it only if that is turned off, or for
-        another ttl. Once a quorum has confirmed it, each later renewal asks for that ttl too. A ttl
-        that would end before the lease does leaves the end of the lease as it is; but as later
-        renewals ask for no more, the lease is shorter once that end has come. Raises
-        `NoQuorumError` if too few nodes answered: the lease is as it was, and may be extended
-        again. Raises `RefusedError` if too many refuse, for example a ttl above their
+        another ttl. Once a quorum has confirmed it, each later renewal asks for that ttl too. A
+        shorter ttl does not shorten the lease now: renewals ask for it from now on, so the lease is
+        shorter after its present end.
+
+        Raises `NoQuorumError` if too few nodes answered: the lease is as it was, and may be
+        extended again. Raises `RefusedError` if too many refuse, for example a ttl above their
         `lockmod.max-ttl`: the lease is as it was. Raises `LostError` if the lease has ended.
         """
         self._lease.extend(seconds(ttl))
@@ -331,7 +332,7 @@ class AsyncGuard(_Held):
         """The event that the lease has ended: `is_set()`, `await wait()`, `call()`."""
         return AsyncLost(self._lease)
 
-    async def extend(self, ttl: float | None = None) -> None:
+    async def extend(self, ttl: SupportsFloat | None = None) -> None:
         """Extends the lease now, to `ttl` seconds if it is given; see `Guard.extend`."""
         length = seconds(ttl)
         self._refuse_fork()
@@ -458,8 +459,8 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
     """
 
     _part, _source = AsyncGuard, "`await locker.aio.acquire_many(names)` returns them"
-
     _block: _Block | None = None
+
     if not TYPE_CHECKING:
 
         def __enter__(self, *_: object) -> NoReturn:

@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, NamedTuple, NoReturn
-from typing import Optional, TypeVar, cast
+from typing import Optional, SupportsFloat, TypeVar, cast
 
 from . import _lockmod
 from ._errors import NodeVote, given
@@ -144,15 +144,15 @@ class Locker(Single):
         self,
         nodes: str | Iterable[str],
         *,
-        ttl: float | None = None,
-        wait: float | None = None,
+        ttl: SupportsFloat | None = None,
+        wait: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
-        timeout: float | None = None,
-        lost_margin: float | None = None,
-        max_ttl: float | None = None,
-        drift: float | None = None,
+        max_hold: SupportsFloat | None = None,
+        timeout: SupportsFloat | None = None,
+        lost_margin: SupportsFloat | None = None,
+        max_ttl: SupportsFloat | None = None,
+        drift: SupportsFloat | None = None,
         allow_even_nodes: bool | None = None,
         cacert: str | os.PathLike[str] | None = None,
         cert: str | os.PathLike[str] | None = None,
@@ -200,11 +200,11 @@ class Locker(Single):
         self,
         name: Name,
         *,
-        wait: float | None = None,
-        ttl: float | None = None,
+        wait: SupportsFloat | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
         shared: bool | None = None,
     ) -> Guard:
         """Acquires the lock, waiting in line while another holds it, for `wait` seconds at most.
@@ -240,10 +240,10 @@ class Locker(Single):
         self,
         name: Name,
         *,
-        ttl: float | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
         shared: bool | None = None,
     ) -> Guard:
         """Acquires the lock if nobody holds it, trying once, with the options of `acquire`."""
@@ -256,11 +256,11 @@ class Locker(Single):
         names: Iterable[Name],
         *,
         shared: Iterable[Name] | None = None,
-        wait: float | None = None,
-        ttl: float | None = None,
+        wait: SupportsFloat | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
     ) -> Guards:
         """Acquires all of these locks or none. `wait` is for all of them together.
 
@@ -288,11 +288,11 @@ class Locker(Single):
         self,
         name: Name,
         *,
-        wait: float | None = None,
-        ttl: float | None = None,
+        wait: SupportsFloat | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
         shared: bool | None = None,
     ) -> Lock:
         """The lock as a context manager: for `with` blocks and for `async with` blocks.
@@ -440,11 +440,11 @@ class AsyncLocker(Made):
         self,
         name: Name,
         *,
-        wait: float | None = None,
-        ttl: float | None = None,
+        wait: SupportsFloat | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
         shared: bool | None = None,
     ) -> AsyncGuard:
         """Acquires the lock; see `Locker.acquire`."""
@@ -457,10 +457,10 @@ class AsyncLocker(Made):
         self,
         name: Name,
         *,
-        ttl: float | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
         shared: bool | None = None,
     ) -> AsyncGuard:
         """Acquires the lock if nobody holds it; see `Locker.try_acquire`."""
@@ -474,11 +474,11 @@ class AsyncLocker(Made):
         names: Iterable[Name],
         *,
         shared: Iterable[Name] | None = None,
-        wait: float | None = None,
-        ttl: float | None = None,
+        wait: SupportsFloat | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
     ) -> AsyncGuards:
         """Acquires all of these locks or none; see `Locker.acquire_many`."""
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
@@ -491,11 +491,11 @@ class AsyncLocker(Made):
         self,
         name: Name,
         *,
-        wait: float | None = None,
-        ttl: float | None = None,
+        wait: SupportsFloat | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
         shared: bool | None = None,
     ) -> Lock:
         """The lock as a context manager; see `Locker.lock`."""
