@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, NamedTuple
 from typing import Optional, SupportsFloat, TypeVar, cast
 
 from . import _lockmod
-from ._errors import NodeVote, given
+from ._errors import NodeVote, described, given
 from ._guard import AsyncGuard, AsyncGuards, Guard, Guards, shown
 from ._made import Made, Single, unmade
 from ._options import Length, Name, Options, all_bytes, checked_label, file, flag, name_bytes
@@ -53,34 +53,38 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+@described
 class NodeInfo(NamedTuple):
-    """What one node reports about a lock."""
+    """What one node reports about a lock. Lengths of time are in seconds.
+
+    - `node`: the node's address, without password.
+    - `state`: `free`, `held`, or `reserved` for the first in line; empty if the node reports
+      nothing.
+    - `fence`: the highest fence issued.
+    - `label`: the holder's label; of several readers, that of the one that has held it longest.
+    - `left`: how long the lease, or the last of several readers' leases, lasts unless it is
+      extended; 0 if the lock is free.
+    - `held_for`: how long it has been held; 0 if the lock is free.
+    - `waiters`: how many requests wait in line for it.
+    - `readers`: how many readers hold it; 0 if a writer or nobody does.
+    - `reader_labels`: the labels of the readers who have held it longest.
+    - `waiting_readers`: how many of those in line wait as readers.
+    - `first_waiting`: how long the first in line has been waiting at this node, if somebody waits.
+    - `vote`: why, if the node reports nothing.
+    """
 
     node: str
-    """The node's address, without password."""
     state: str
-    """`free`, `held`, or `reserved` for the first in line; empty if the node reports nothing."""
     fence: int
-    """The highest fence issued."""
     label: Optional[str]
-    """The holder's label; of several readers, that of the one that has held it longest."""
     left: Optional[float]
-    """How long the lease, or the last of several readers' leases, lasts unless it is extended, in
-    seconds."""
     held_for: Optional[float]
-    """How long it has been held, in seconds."""
     waiters: int
-    """How many requests wait in line for it."""
     readers: int = 0
-    """How many readers hold it; 0 if a writer or nobody does."""
     reader_labels: tuple[str, ...] = ()
-    """The labels of the readers who have held it longest."""
     waiting_readers: int = 0
-    """How many of those in line wait as readers."""
     first_waiting: Optional[float] = None
-    """How long the first in line has been waiting at this node, in seconds, if somebody waits."""
     vote: Optional[NodeVote] = None
-    """Why, if the node reports nothing."""
 
     def __repr__(self) -> str:
         return given(self)
@@ -213,10 +217,10 @@ class Locker(Single):
         error at once, use `try_acquire` or `wait=0`. If nodes are silent, the error may come later
         than that, by the locker's `timeout`.
 
-        `wait`, `ttl` and `max_hold` are in seconds, and infinity waits without end. The defaults
-        are the locker's. Raises `HeldError`,
-        `NoQuorumError`, `RefusedError`, `TooLateError` or `OptionError`. Ctrl-C ends the wait, and
-        leaves nothing behind, as soon as the nodes have heard of it.
+        `wait`, `ttl` and `max_hold` are in seconds; `wait=math.inf` waits without end. The defaults
+        are the locker's. Raises `HeldError`, `NoQuorumError`, `RefusedError`, `TooLateError` or
+        `OptionError`. Ctrl-C ends the wait, and leaves nothing behind, as soon as the nodes have
+        heard of it.
 
         >>> with locker.acquire("account-17", label="worker-7") as guard:
         ...     other.acquire("account-17", wait=0)
@@ -268,9 +272,8 @@ class Locker(Single):
         once. Those in `shared` are acquired as a reader, unless they are in `names` too.
 
         They are acquired in the order of their names, whatever order they are given in, so that
-        two callers cannot wait for each other; a repeated name counts once. The guards
-        come in the order of the names. Raises what `acquire` raises for the first lock that was not
-        acquired.
+        two callers cannot wait for each other; a repeated name counts once. The guards come in the
+        order of the names. Raises what `acquire` raises for the first lock that was not acquired.
 
         >>> with locker.acquire_many(["b", "a"]) as guards:
         ...     [guard.name for guard in guards]
@@ -297,9 +300,8 @@ class Locker(Single):
     ) -> Lock:
         """The lock as a context manager: for `with` blocks and for `async with` blocks.
 
-        The options are those of `acquire`.
-        Nothing is sent before the block begins. At its end the lock is released, and `LostError` is
-        raised if the lease ended while the block ran.
+        The options are those of `acquire`. Nothing is sent before the block begins. At its end the
+        lock is released, and `LostError` is raised if the lease ended while the block ran.
         """
         key, asked = name_bytes(name), options(wait, ttl, label, renew, max_hold, shared)
         self._core.check(key, *asked)
