@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, NamedTuple, NoReturn
-from typing import Optional, SupportsFloat, TypeVar, cast
+from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional, SupportsFloat, TypeVar
 
 from . import _lockmod
+from ._acquiring import awaited
 from ._errors import NodeVote, described, given
 from ._guard import AsyncGuard, AsyncGuards, Guard, Guards, shown
 from ._made import Made, Single, unmade
@@ -303,9 +301,9 @@ class Locker(Single):
         The options are those of `acquire`. Nothing is sent before the block begins. At its end the
         lock is released, and `LostError` is raised if the lease ended while the block ran.
         """
-        key, asked = name_bytes(name), options(wait, ttl, label, renew, max_hold, shared)
-        self._core.check(key, *asked)
-        return Lock(self, name if isinstance(name, str) else key, asked)
+        asked = options(wait, ttl, label, renew, max_hold, shared)
+        self._core.check(name_bytes(name), *asked)
+        return Lock(self, name, asked)
 
     def info(self, name: Name) -> list[NodeInfo]:
         """Returns what each node reports about the lock, and changes nothing.
@@ -365,54 +363,6 @@ class Locker(Single):
         return AsyncLocker(self)
 
 
-class Acquiring(Coroutine[Any, Any, Any]):
-    """An acquisition that is to be awaited. Used like the guard, it says what is missing."""
-
-    __slots__ = ("__weakref__", "_inside")
-
-    def __init__(self, inside: Coroutine[Any, Any, Any]) -> None:
-        self._inside = inside
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self._inside.__await__()
-
-    def send(self, value: Any) -> Any:
-        return self._inside.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._inside.throw(*error)
-
-    def close(self) -> None:
-        self._inside.close()
-
-    def __getattr__(self, name: str) -> Any:
-        # What asyncio and debuggers ask of a coroutine.
-        if name.startswith(("cr_", "__")):
-            return getattr(self._inside, name)
-        raise AttributeError(f"a coroutine has no '{name}', the guard has: write {_AWAIT}")
-
-    def _refuse(self, *_: object) -> NoReturn:
-        self.close()
-        give = f"write async with {_AWAIT}, or locker.lock(...)"
-        raise TypeError(f"a coroutine is not a block: {give}")
-
-    # No method for type checkers, which know better.
-    if not TYPE_CHECKING:
-        __enter__ = __exit__ = __aenter__ = __aexit__ = _refuse
-
-
-_AWAIT = "await locker.aio.acquire(...)"
-_Work = TypeVar("_Work", bound="Callable[..., Coroutine[Any, Any, Any]]")
-
-
-def _awaited(work: _Work) -> _Work:
-    @functools.wraps(work)
-    def acquiring(*args: Any, **options: Any) -> Acquiring:
-        return Acquiring(work(*args, **options))
-
-    return cast("_Work", acquiring)
-
-
 class AsyncLocker(Made):
     """The methods of `Locker` as awaitables, with the same names, arguments and errors.
 
@@ -437,7 +387,7 @@ class AsyncLocker(Made):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._locker!r}>"
 
-    @_awaited
+    @awaited
     async def acquire(
         self,
         name: Name,
@@ -454,7 +404,7 @@ class AsyncLocker(Made):
         asked = options(wait, ttl, label, renew, max_hold, shared)
         return AsyncGuard(await run(lambda port: core.acquire(key, *asked, port)))
 
-    @_awaited
+    @awaited
     async def try_acquire(
         self,
         name: Name,
@@ -470,7 +420,7 @@ class AsyncLocker(Made):
             name, wait=0, ttl=ttl, label=label, renew=renew, max_hold=max_hold, shared=shared
         )
 
-    @_awaited
+    @awaited
     async def acquire_many(
         self,
         names: Iterable[Name],
@@ -545,20 +495,32 @@ class Lock(Made, _lockmod.Blocks):
     _part, _source = Options, "`lock(name)` of a Locker returns one"
     _new = _lockmod.Blocks.__new__
 
-    def __init__(self, locker: Locker, name: str | bytes, options: Options) -> None:
-        self._locker, self._name, self._options = locker, name, options.given()
+    def __init__(self, locker: Locker, name: Name, options: Options) -> None:
+        self._locker, self._name, self._options = locker, name_bytes(name), options
+        self._given = name if isinstance(name, str) else self._name
         self._forks = _forks
 
     def __repr__(self) -> str:
-        shared = ", shared" if "shared" in self._options else ""
-        return f"<{type(self).__name__} {shown(name_bytes(self._name))}{shared}>"
+        shared = ", shared" if self._options.shared else ""
+        return f"<{type(self).__name__} {shown(self._name)}{shared}>"
 
     def _acquire(self) -> Guard:
         """For a `with` block, whose beginning and end are native."""
-        return self._locker.acquire(self._name, **self._options)
+        acquire = self._locker.acquire
+        if getattr(acquire, "__func__", None) is not Locker.acquire:
+            return acquire(self._given, **self._options.given())
+        # What is not overridden would only check all options again.
+        core = self._locker._core  # pyright: ignore[reportPrivateUsage]
+        return Guard(core.acquire(self._name, *self._options))
+
+    async def _acquire_async(self) -> AsyncGuard:
+        if type(self._locker).aio is not Locker.aio:
+            return await self._locker.aio.acquire(self._given, **self._options.given())
+        core = self._locker._core  # pyright: ignore[reportPrivateUsage]
+        return AsyncGuard(await run(lambda port: core.acquire(self._name, *self._options, port)))
 
     async def __aenter__(self) -> AsyncGuard:
-        guard = await self._locker.aio.acquire(self._name, **self._options)
+        guard = await self._acquire_async()
         try:
             await guard.__aenter__()
             self._forks = _forks
