@@ -7,7 +7,7 @@
  * All lengths of time are in milliseconds.
  */
 
-/** A lock's name: text, or bytes. */
+/** A lock's name: text, or bytes; 1 to 65536 bytes in UTF-8. */
 export type Name = string | Uint8Array
 
 /** One node's vote. */
@@ -43,9 +43,12 @@ export interface NodeInfo {
   readonly fence: number
   /** The holder's label; of several readers, that of the one that has held it longest. */
   readonly label?: string
-  /** How long the lease, or the last of several readers' leases, lasts unless it is extended. */
+  /**
+   * How long the lease, or the last of several readers' leases, lasts unless it is extended; 0 if
+   * the lock is free.
+   */
   readonly left?: number
-  /** How long it has been held. */
+  /** How long it has been held; 0 if the lock is free. */
   readonly heldFor?: number
   /** How many requests wait in line for it. */
   readonly waiters: number
@@ -147,6 +150,9 @@ export interface LockerOptions {
  * Acquires locks over a quorum of nodes. A program needs only one: it keeps its connections to all
  * nodes until it is closed or garbage-collected, or the program ends.
  *
+ * `tryAcquire` and `using` call `acquire`, and `usingMany` calls `acquireMany`, so a subclass
+ * overrides these for them too. `acquireMany` does not call `acquire`.
+ *
  * @example
  * const locker = new Locker(['redis://10.0.0.1', 'redis://10.0.0.2', 'redis://10.0.0.3'])
  * await locker.using('account-17', { wait: 2000 }, async (guard, lost) => {
@@ -185,8 +191,8 @@ export class Locker {
    * Acquires all of these locks or none. `wait` is for all of them together.
    *
    * They are acquired in the order of their names, whatever order they are given in, so that two
-   * callers cannot wait for each other; a repeated name counts once. The guards come in
-   * the order of the names. Rejected with the error of the first lock that was not acquired.
+   * callers cannot wait for each other; a repeated name counts once. The guards come in the order
+   * of the names. Rejected with the error of the first lock that was not acquired.
    *
    * @example
    * await using guards = await locker.acquireMany(['account-17', 'account-21'])
@@ -254,10 +260,10 @@ export class Locker {
  * the block ran, unless the guard has thrown that before: from `check()`, `extend()`, `downgrade()`
  * or `release()`. (If the block throws another error after the loss, JavaScript wraps both in a
  * `SuppressedError`, also if the signal `lost` stopped it; `Locker.using` throws the one that
- * matters.) A release that too few nodes
- * confirmed is no error at the end of a block: the lease runs out. A guard that is forgotten is
- * renewed until it is garbage-collected, which may be never, and then releases in the background.
- * Its signal `lost` keeps it, a listener of the signal does not.
+ * matters.) A release that too few nodes confirmed is no error at the end of a block: the lease
+ * runs out. A guard that is forgotten is renewed until it is garbage-collected, which may be never,
+ * and then releases in the background. Its signal `lost` keeps it, a listener of the signal does
+ * not.
  *
  * It can be neither copied nor sent to a worker thread: it is one lock, held by this thread. What
  * `structuredClone` and `postMessage` make of it is an empty object, without an error.
@@ -280,11 +286,12 @@ export class Guard {
   /** Whether the lease has ended, also by a release. Once true, it stays true. */
   readonly isLost: boolean
   /**
-   * Aborted when the lease is lost, with the `LostError` as its reason: `lostMargin` before the
-   * validity ends, whether any node answers or not, or as soon as the event loop is free; at the
-   * next renewal, after a third of the ttl at most, if the lock was removed by force; not by a
-   * release. For as long as the program refers to the signal, the lock is held. It does not keep
-   * the process alive.
+   * Aborted when the lease is lost, with the `LostError` as its reason.
+   *
+   * That is `lostMargin` before the validity ends, whether any node answers or not. If the lock was
+   * removed by force, it is at the next renewal, after a third of the ttl at most. A blocked event
+   * loop sees it as soon as it is free. A release does not abort it. For as long as the program
+   * refers to the signal, the lock is held. It does not keep the process alive.
    */
   readonly lost: AbortSignal
 
@@ -295,12 +302,14 @@ export class Guard {
    * Extends the lease to the ttl from now: to `ttl` milliseconds, if it is given.
    *
    * Background renewal does this by itself, so call it only if that is turned off, or for another
-   * ttl. Once a quorum has confirmed it, each later renewal asks for that ttl too. A ttl that would
-   * end before the lease does leaves the end of the lease as it is; but as later renewals ask for
-   * no more, the lease is shorter once that end has come. Rejected with a `NoQuorumError` if too
-   * few nodes answered: the lease is as it was, and may be extended again. Rejected with a
-   * `RefusedError` if too many refuse, for example a ttl above their `lockmod.max-ttl`: the lease
-   * is as it was. Rejected with a `LostError` if the lease has ended.
+   * ttl. Once a quorum has confirmed it, each later renewal asks for that ttl too. A shorter ttl
+   * does not shorten the lease now: renewals ask for it from now on, so the lease is shorter after
+   * its present end.
+   *
+   * Rejected with a `NoQuorumError` if too few nodes answered: the lease is as it was, and may be
+   * extended again. Rejected with a `RefusedError` if too many refuse, for example a ttl above
+   * their `lockmod.max-ttl`: the lease is as it was. Rejected with a `LostError` if the lease has
+   * ended.
    */
   extend(ttl?: number): Promise<void>
 

@@ -8,7 +8,8 @@
  *
  * It takes clients of ioredis or node-redis, only to learn the addresses of their servers, which
  * need the module; a client of ioredis with `sentinels` stands for the master of its group. A
- * client whose address or login is not understood is refused. As in node-redlock, a lock lasts for
+ * client whose address or login is not understood is refused, and so is one with settings of TLS
+ * that would not be used, such as `rejectUnauthorized: false`. As in node-redlock, a lock lasts for
  * its duration unless it is extended or released, and `using` extends it while the routine runs.
  *
  * What differs, by design:
@@ -21,7 +22,9 @@
  * - Waiters stand in line for `retryCount * retryDelay` instead of polling, and `retryJitter` is
  *   not used. So `attempts` has one entry for all retries, and `votesFor` in it is empty.
  * - `using` extends at a third of the duration, whatever `automaticExtensionThreshold` says, in a
- *   thread that a blocked event loop cannot stop.
+ *   thread that a blocked event loop cannot stop. If a subclass overrides `acquire` and `release`,
+ *   `using` calls these, as in node-redlock; such an `acquire` has to pass its settings on. It does
+ *   not call `extend`.
  * - `release` and `extend` take a `Lock` itself, not a copy such as `{ ...lock }`: that is an
  *   `ExecutionError`. What a lock needs to be released is no field of it.
  * - `error` is emitted only for an operation that failed, for each node that did not grant or
@@ -39,6 +42,11 @@ import { Locker } from './index.js'
 
 /** A client of ioredis or node-redis for one server, or its URL. */
 export type Client = object | string
+
+/** One client's vote, as node-redlock names it. No member of this package has it. */
+export type ClientExecutionResult =
+  | { client: Client; vote: 'for'; value: number }
+  | { client: Client; vote: 'against'; error: Error }
 
 export interface ExecutionStats {
   readonly membershipSize: number
@@ -102,8 +110,8 @@ export class Redlock extends EventEmitter {
   constructor(clients: Iterable<Client> | Locker, settings?: Partial<Settings>)
 
   /**
-   * Calls `quit()` of the clients. After it, nothing can be acquired, and the connections that this
-   * object has made itself end with the last lock.
+   * Calls `quit()` of the clients that are connected. After it, nothing can be acquired, and the
+   * connections that this object has made itself end with the last lock.
    */
   quit(): Promise<void>
 

@@ -74,13 +74,23 @@ class ExecutionError extends Error {
   }
 }
 
+/**
+ * Among the settings of an acquisition, asks for a lock that is renewed. `using` calls `acquire`,
+ * which a subclass may have overridden, so it has to pass through that.
+ */
+const RENEWED = Symbol('renewed')
+
 /** What the locks that replace each other share. */
 class Held {
   isOver = false
 
-  /** @param {Guard[]} guards */
-  constructor(guards) {
+  /**
+   * @param {Guard[]} guards
+   * @param {boolean} isRenewed
+   */
+  constructor(guards, isRenewed) {
     this.guards = guards
+    this.isRenewed = isRenewed
   }
 }
 
@@ -235,11 +245,12 @@ class Redlock extends EventEmitter {
   /**
    * @param {string[]} resources
    * @param {number} duration
-   * @param {Partial<Settings>} [settings]
+   * @param {Partial<Settings> & { [RENEWED]?: true }} [settings]
    */
   async acquire(resources, duration, settings) {
     const redlock = Redlock.#of(this, 'acquire')
-    return await redlock.#acquire(resources, duration, merge(this.settings, settings), false)
+    const isRenewed = settings?.[RENEWED] === true
+    return await redlock.#acquire(resources, duration, merge(this.settings, settings), isRenewed)
   }
 
   /**
@@ -300,11 +311,17 @@ class Redlock extends EventEmitter {
           '`automaticExtensionThreshold` setting.',
       )
     }
-    const lock = await this.#acquire(resources, duration, settings, true)
+    // The public methods, as in node-redlock: a subclass may have them take other names, say.
+    const lock = await this.acquire(resources, duration, { ...settings, [RENEWED]: true })
+    const held = Lock.held(lock, 'use')
+    if (!held.isRenewed) {
+      await lock.release()
+      throw new ExecutionError('acquire() of this subclass has to pass its settings on.', [])
+    }
     const controller = new AbortController()
     /** @type {RedlockAbortSignal} */
     const signal = controller.signal
-    for (const { lost } of Lock.held(lock, 'use').guards) {
+    for (const { lost } of held.guards) {
       const stop = () => {
         signal.error ??= this.#failed(lost.reason, resources)
         controller.abort(signal.error)
@@ -352,7 +369,7 @@ class Redlock extends EventEmitter {
         }
         // The time of the first locks ran on during the wait for the others.
         if (!renew) await Promise.all(guards.slice(0, -1).map((guard) => guard.extend()))
-        return this.#lock(resources, new Held(guards), duration, settings)
+        return this.#lock(resources, new Held(guards, renew), duration, settings)
       } catch (error) {
         await Promise.allSettled(guards.map((guard) => guard.release()))
         const isOver = !(error instanceof LostError) || Date.now() >= deadline
@@ -503,9 +520,9 @@ function listed(clients) {
 
 /** @param {Client} client */
 async function quit(client) {
-  if (typeof client === 'object' && 'quit' in client && typeof client.quit === 'function') {
-    await client.quit()
-  }
+  if (typeof client !== 'object' || !('quit' in client) || typeof client.quit !== 'function') return
+  // A client of node-redis that is not connected, as it need not be here, rejects.
+  if (!('isOpen' in client) || client.isOpen) await client.quit()
 }
 
 module.exports = {

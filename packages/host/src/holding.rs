@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use lockmod::client::{ExtendError, Guard, Lost, NodeReport, ReleaseError};
 use tokio::sync::RwLock;
+use tokio::task::JoinSet;
 
 use crate::failure::{Failure, lost_word};
 use crate::length::{Given, Span, Unit};
@@ -386,6 +387,32 @@ impl Holding {
                 Err(failure) => lost.with_release(failure),
             })
         })
+    }
+
+    /// A future that releases all of these at once, and has each one's result; see
+    /// [`release`](Holding::release).
+    pub fn release_all(
+        holdings: &[&Holding],
+    ) -> impl Future<Output = Vec<Result<(), Failure>>> + Send + 'static + use<> {
+        // Begun now, as `release` is.
+        let releases: Vec<_> = holdings.iter().map(|holding| holding.release()).collect();
+        async move {
+            let mut results = Vec::with_capacity(releases.len());
+            // Dropped, it drops those that are not over, which are sent anyway.
+            let mut pending = JoinSet::new();
+            for (place, release) in releases.into_iter().enumerate() {
+                results.push(release.map(|release| {
+                    pending.spawn(async move { (place, release.await) });
+                }));
+            }
+            while let Some(over) = pending.join_next().await {
+                match over {
+                    Ok((place, result)) => results[place] = result,
+                    Err(error) => std::panic::resume_unwind(error.into_panic()),
+                }
+            }
+            results
+        }
     }
 
     /// From now on dropping it does not release: the lease lasts until its end.

@@ -56,7 +56,7 @@ function read(client) {
     const query = parameters({ user, pass: password, db: database || undefined })
     return { url: `unix://${encodeURI(path).replace(/[?#]/g, encodeURIComponent)}${query}`, prefix }
   }
-  const scheme = encrypted(tls === true ? place : tls) ? 'rediss' : 'redis'
+  const scheme = encrypted(tls === true ? place : tls, place.host) ? 'rediss' : 'redis'
   return { url: `${scheme}://${secret(user, password)}${address(place, 6379)}/${database}`, prefix }
 }
 
@@ -87,17 +87,35 @@ function group(options) {
   return `${scheme}+sentinel://${secret(user, password)}${places}/${path}${query}`
 }
 
+/** Options of TLS that a URL cannot express. */
+const UNUSED = [
+  'checkServerIdentity',
+  'servername',
+  'ciphers',
+  'crl',
+  'minVersion',
+  'maxVersion',
+  'secureOptions',
+  'secureProtocol',
+]
+
 /**
  * Whether these options are for TLS.
  *
  * @param {any} tls
+ * @param {string} [host] Whose name the certificate has to have in any case.
  */
-function encrypted(tls) {
+function encrypted(tls, host) {
   if (!tls) return false
   if (['ca', 'cert', 'key', 'pfx', 'secureContext'].some((name) => tls[name])) {
     const instead = "in place of the clients' tls"
     throw new OptionError(`give a Locker with \`cacert\`, \`cert\` and \`key\`, ${instead}`)
   }
+  if (tls.rejectUnauthorized === false) {
+    throw new Unclear('its rejectUnauthorized: false would not be used')
+  }
+  const unused = UNUSED.find((name) => tls[name] && !(name === 'servername' && tls[name] === host))
+  if (unused) throw new Unclear(`its ${unused} would not be used`)
   return true
 }
 

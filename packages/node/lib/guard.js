@@ -3,7 +3,6 @@
 // Locks that are held. Described in index.d.ts.
 
 const { LostError, NoQuorumError, OptionError, RefusedError, build } = require('./errors.js')
-const { native } = require('./native.js')
 const { detached, length, shown } = require('./options.js')
 const { run, watch } = require('./port.js')
 
@@ -25,10 +24,12 @@ const guards = new WeakMap()
 /** @type {WeakSet<Guard>} Those that have thrown their loss: their block's end does not again. */
 const told = new WeakSet()
 
-/** @param {unknown} value */
-function isLease(value) {
-  return value instanceof native.Lease
-}
+/**
+ * Only this package gives it to the constructors. They do not ask for the class of the lease: after
+ * the package was loaded again in one thread, its native part makes all leases of the newest class,
+ * also those of older lockers.
+ */
+const OURS = Symbol('ours')
 
 class Guard {
   /** @type {Lease} */
@@ -36,9 +37,12 @@ class Guard {
   /** @type {AbortController | undefined} */
   #controller
 
-  /** @param {Lease} lease */
-  constructor(lease) {
-    if (!isLease(lease)) {
+  /**
+   * @param {Lease} lease
+   * @param {symbol} key
+   */
+  constructor(lease, key) {
+    if (key !== OURS) {
       throw new OptionError('a Guard is not made with new: acquire of a Locker returns one')
     }
     this.#lease = lease
@@ -172,13 +176,16 @@ function teller(controller) {
  * @extends {Array<Guard>}
  */
 class Guards extends Array {
-  /** @param {Lease[]} leases */
-  constructor(leases) {
-    if (!Array.isArray(leases) || !leases.every(isLease)) {
+  /**
+   * @param {Lease[]} leases
+   * @param {symbol} key
+   */
+  constructor(leases, key) {
+    if (key !== OURS) {
       throw new OptionError('Guards are not made with new: acquireMany of a Locker returns them')
     }
     super()
-    for (const lease of leases) this.push(new Guard(lease))
+    for (const lease of leases) this.push(new Guard(lease, OURS))
   }
 
   // What is made of them is an ordinary array.
@@ -251,4 +258,4 @@ function isUnconfirmed(failure) {
   return isOfNodes && failure.nodes.length > 0
 }
 
-module.exports = { Guard, Guards, endAll, firstLost }
+module.exports = { Guard, Guards, OURS, endAll, firstLost }

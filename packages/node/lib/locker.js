@@ -4,7 +4,7 @@
 
 const { isMainThread } = require('node:worker_threads')
 const { LockError, OptionError, build } = require('./errors.js')
-const { Guard, Guards, endAll, firstLost } = require('./guard.js')
+const { Guard, Guards, OURS, endAll, firstLost } = require('./guard.js')
 const { native } = require('./native.js')
 const { ASKED, MANY, SETTINGS, TRIED, check, detached, list } = require('./options.js')
 const { named, shown, urls } = require('./options.js')
@@ -94,7 +94,7 @@ class Locker {
       (port) => core.acquireMany(port, asked, read, wait, ttl, label, renew, maxHold),
       signal,
     )
-    return new Guards(done.leases ?? [])
+    return new Guards(done.leases ?? [], OURS)
   }
 
   /**
@@ -198,7 +198,7 @@ async function hold(held, signal, work) {
 /** @param {Done} done */
 function only({ leases: [lease] = [] }) {
   if (lease === undefined) throw new LockError('an acquisition came to nothing')
-  return new Guard(lease)
+  return new Guard(lease, OURS)
 }
 
 /**

@@ -26,7 +26,7 @@ const { join } = require('node:path')
  *     shared: (string | Uint8Array)[], wait?: Length, ttl?: Length, label?: string,
  *     renew?: boolean, maxHold?: Length): number,
  *   info(port: Port, name: string | Uint8Array): number, settle(port: Port): number }} Core
- * @typedef {{ Port: new (ring: () => void) => Port, Lease: Function,
+ * @typedef {{ Port: new (ring: () => void) => Port,
  *   open(made: object): Core | Failed, finish(): void,
  *   splitNodes(text: string): string[] }} Native
  */

@@ -490,8 +490,9 @@ test('a value of a wrong type is told with its type and what is allowed', async 
 test('a method that has lost its object says how to call it', async () => {
   const locker = patient()
   const guard = await locker.acquire('detached')
+  const guards = await locker.acquireMany([])
   // The ends of blocks told of what is undefined.
-  for (const [name, object] of Object.entries({ locker, guard, guards: new Guards([]) })) {
+  for (const [name, object] of Object.entries({ locker, guard, guards })) {
     const prototype = Object.getPrototypeOf(object)
     for (const key of Reflect.ownKeys(prototype)) {
       const { value: method } = Object.getOwnPropertyDescriptor(prototype, key)
@@ -550,13 +551,35 @@ test('a name is text or bytes, and not empty', async () => {
 })
 
 test('what a program gets is not made with new', () => {
-  for (const given of [[], [undefined], [5], [{}], [[{}]], [3]]) {
+  for (const given of [[], [undefined], [5], [{}], [[]], [[{}]], [3]]) {
     const one = 'a Guard is not made with new: acquire of a Locker returns one'
     assert.throws(() => new Guard(...given), { name: 'OptionError', message: one })
     const several = 'Guards are not made with new: acquireMany of a Locker returns them'
     assert.throws(() => new Guards(...given), { name: 'OptionError', message: several })
     assert.throws(() => Guards.from(given), { name: 'OptionError', message: several })
   }
+})
+
+// As test runners do between files. The lock was granted, and stayed held: the old classes refused it.
+test('a locker goes on when the package is loaded again in its thread', async () => {
+  const program = `
+    const old = require('lockmod')
+    const locker = new old.Locker(${JSON.stringify(urls(nodes))}, { timeout: 2000 })
+    for (const file of Object.keys(require.cache)) delete require.cache[file]
+    const { Locker } = require('lockmod')
+    const work = async () => {
+      await new Locker(${JSON.stringify(urls(nodes))}, { timeout: 2000 }).using('again', () => {})
+      const [guard, guards] = [await locker.acquire('again'), await locker.acquireMany(['again:2'])]
+      await guard.extend()
+      const held = await locker.tryAcquire('again').catch((error) => error)
+      console.log(guard instanceof old.Guard, guards instanceof old.Guards, held instanceof old.HeldError)
+      await guard.release()
+      await guards[0].release()
+      await (await locker.tryAcquire('again')).release()
+    }
+    void work()`
+  const { stdout, stderr } = spawnSync(process.execPath, ['-e', program], { encoding: 'utf8' })
+  assert.equal(stdout, 'true true true\n', stderr)
 })
 
 test('one error is one line', async () => {

@@ -308,6 +308,52 @@ each('nothing is acquired after quit()', async ({ make, library, key }) => {
   await assert.rejects(redlock.using([key], 1000, async () => {}), library.ExecutionError)
 })
 
+test('clients of node-redis that never were connected are left alone by quit()', async () => {
+  await new ours.Redlock(nodes.map(({ url }) => createClient({ url }))).quit()
+})
+
+// `using` took the name as it was: two held the lock that one of them called by another name.
+each('what a subclass overrides is called by using()', async ({ make, library, key }) => {
+  const redlock = make(once)
+  const called = []
+  class Own extends redlock.constructor {
+    async acquire(resources, ...given) {
+      called.push('acquire')
+      return await super.acquire(resources.map((name) => `own:${name}`), ...given)
+    }
+
+    async release(...given) {
+      called.push('release')
+      return await super.release(...given)
+    }
+  }
+  Object.setPrototypeOf(redlock, Own.prototype)
+  const lock = await redlock.acquire([key], 5000)
+  let hasRun = false
+  const both = redlock.using([key], 5000, async () => {
+    hasRun = true
+  })
+  await assert.rejects(both, library.ExecutionError)
+  assert.equal(hasRun, false)
+  await lock.release()
+  await redlock.using([key], 1000, { automaticExtensionThreshold: 500 }, async (signal) => {
+    await sleep(1500)
+    assert.equal(signal.aborted, false)
+  })
+  assert.deepEqual(called, ['acquire', 'acquire', 'release', 'acquire', 'release'])
+})
+
+test('a subclass that passes its settings not on cannot extend its locks', async () => {
+  class Own extends ours.Redlock {
+    async acquire(resources, duration) {
+      return await super.acquire(resources, duration)
+    }
+  }
+  const redlock = new Own(clients(nodes), once)
+  await assert.rejects(redlock.using(['own'], 5000, assert.fail), /pass its settings on/)
+  await (await redlock.acquire(['own'], 5000)).release()
+})
+
 test('a routine that blocks the event loop does not lose its lock', async () => {
   const redlock = new ours.Redlock(clients(nodes))
   await redlock.using(['blocked'], 1000, async (signal) => {
@@ -382,6 +428,7 @@ test('a client of Sentinels leads to its group', () => {
     [{ natMap: { a: { host: 'b', port: 1 } } }, /natMap/],
     [{ sentinelTLS: {} }, /differ in TLS/],
     [{ tls: {}, sentinelTLS: { ca: 'PEM' }, enableTLSForSentinelMode: true }, /cacert/],
+    [{ tls: {}, sentinelTLS: { minVersion: 'TLSv1.3' }, enableTLSForSentinelMode: true }, /minVersion/],
   ]
   for (const [options, said] of wrong) assert.throws(() => url(options), said)
   // ioredis itself refuses these.
@@ -405,11 +452,20 @@ test('clients that are not understood are refused', () => {
     [{ options: {} }, /no host/],
     [null, /no options/],
   ]
+  // They were dropped, and the lock failed as its certificate was checked all the same.
+  const settings = { servername: 'b', checkServerIdentity() {}, rejectUnauthorized: false, ciphers: 'x' }
+  for (const [name, value] of Object.entries(settings)) {
+    const said = new RegExp(`its ${name}.* would not be used`)
+    wrong.push([new Redis({ host: 'a', lazyConnect: true, tls: { [name]: value } }), said])
+    wrong.push([createClient({ url: 'rediss://a', socket: { tls: true, [name]: value } }), said])
+  }
   for (const [client, said] of wrong) assert.throws(() => server(client), said)
   assert.throws(() => new ours.Redlock([createClient()]), { name: 'OptionError', message: /give a URL.*or a Locker/ })
   const local = new Redis({ path: '/run/x?', password: 'p&', db: 3, lazyConnect: true })
   assert.equal(server(local).url, 'unix:///run/x%3F?pass=p%26&db=3')
   assert.equal(server(createClient({ url: 'rediss://u:p@a' })).url, 'rediss://u:p@a:6379/0')
+  const usual = { servername: 'a', rejectUnauthorized: true }
+  assert.equal(server(new Redis('rediss://a', { lazyConnect: true, tls: usual })).url, 'rediss://a:6379/0')
 })
 
 function provider() {

@@ -118,10 +118,11 @@ test('the types need no newer language than Node.js 18 has, and allow options th
   writeFileSync(
     file,
     `import { Locker, type AcquireOptions } from 'lockmod'
-import { ExecutionError } from 'lockmod/redlock'
+import { ExecutionError, type ClientExecutionResult } from 'lockmod/redlock'
 const asked: AcquireOptions = { signal: undefined, wait: undefined, shared: undefined }
 void new Locker('redis://a', { ttl: undefined, cacert: undefined }).acquireMany(['a'], { signal: asked.signal })
 new ExecutionError('x', [], { cause: 5 })
+export const vote: ClientExecutionResult = { client: 'redis://a', vote: 'for', value: 1 }
 `,
   )
   const old = ['--strict', '--exactOptionalPropertyTypes', '--target', 'es2020', '--lib', 'es2020']
@@ -163,6 +164,15 @@ test('both systems of modules have the same names, which are those described', a
     const described = [...text.matchAll(/^export class (\w+)/gm)].map((match) => match[1])
     assert.deepEqual(described.sort(), required.filter((name) => name !== 'default').sort())
   }
+})
+
+test('what node-redlock describes is described', () => {
+  const read = (file) => require('node:fs').readFileSync(file, 'utf8')
+  const names = (text) =>
+    [...text.matchAll(/^export (?:declare |default )*(?:class|interface|type) (\w+)/gm)].map(([, name]) => name)
+  const [theirs, ours] = [join(modules, 'redlock/dist/index.d.ts'), join(__dirname, '../redlock.d.ts')].map(read)
+  assert.ok(names(theirs).length > 5)
+  assert.deepEqual(names(theirs).filter((name) => !names(ours).includes(name)), [])
 })
 
 test('a package for others has all that it needs', () => {

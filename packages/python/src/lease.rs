@@ -17,6 +17,19 @@ impl Lease {
     }
 }
 
+/// Releases all of these at once. For each there is the exception of its release, or None.
+#[pyfunction]
+#[pyo3(signature = (leases, port=None))]
+pub(crate) fn release_all<'py>(
+    py: Python<'py>,
+    leases: Vec<PyRef<'py, Lease>>,
+    port: Option<&Port>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let holdings: Vec<&Holding> = leases.iter().map(|lease| &lease.0).collect();
+    let released = Holding::release_all(&holdings);
+    run(py, port, Ok(async move { Ok(Value::Released(released.await)) }))
+}
+
 #[pymethods]
 impl Lease {
     #[getter]

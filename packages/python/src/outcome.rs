@@ -17,6 +17,7 @@ pub(crate) enum Value {
     Nothing,
     Lease(Holding),
     Leases(Vec<Holding>),
+    Released(Vec<Result<(), Failure>>),
     Word(&'static str),
     Votes(Vec<NodeVote>),
     States(Vec<NodeState>),
@@ -250,6 +251,11 @@ fn object(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {
         Value::Leases(holdings) => {
             let leases: Vec<Lease> = holdings.into_iter().map(Lease::new).collect();
             leases.into_bound_py_any(py)
+        }
+        Value::Released(results) => {
+            let error = |failure| error(py, &failure).into_value(py);
+            let errors: Vec<_> = results.into_iter().map(|one| one.err().map(error)).collect();
+            errors.into_bound_py_any(py)
         }
         Value::Word(word) => word.into_bound_py_any(py),
         Value::Votes(votes) => votes.to_python(py),

@@ -57,10 +57,13 @@ def die_with_parent() -> None:
 
 
 class Node:
-    """A server on a port and in a folder of its own, with the module unless told otherwise."""
+    """A server on a port and in a folder of its own, with the module unless told otherwise.
 
-    def __init__(self, *, with_module: bool = True) -> None:
-        self.with_module = with_module
+    One that forgets its leases begins in quarantine when it starts again.
+    """
+
+    def __init__(self, *, with_module: bool = True, forgets: bool = False) -> None:
+        self.with_module, self.forgets = with_module, forgets
         self.folder = tempfile.mkdtemp(prefix="lockmod-python-")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -78,6 +81,8 @@ class Node:
         command += ["--enable-debug-command", "local"]
         if self.with_module:
             command += ["--loadmodule", module()]
+        if self.forgets:
+            command += ["--appendonly", "no"]
         self.process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, preexec_fn=die_with_parent
         )

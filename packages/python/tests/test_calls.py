@@ -213,6 +213,38 @@ def test_an_inherited_method_is_that_of_the_class_that_users_know(locker: Locker
     assert inspect.signature(compat.Lock).parameters["timeout"].default is None
 
 
+def test_what_a_subclass_overrides_is_called_by_the_blocks_of_lock(locker: Locker, nodes: list[str]) -> None:
+    # They took the name as it was, beside the holder of the other one.
+    class OwnAsync(lockmod.AsyncLocker):
+        async def acquire(self, name: Any, **options: Any) -> Any:  # type: ignore[override]
+            return await super().acquire(f"own:{name}", **options)
+
+    class Own(Locker):
+        def acquire(self, name: Any, **options: Any) -> lockmod.Guard:
+            return super().acquire(f"own:{name}", **options)
+
+        @property
+        def aio(self) -> lockmod.AsyncLocker:
+            return OwnAsync(self)
+
+    own = Own(nodes, ttl=10, timeout=2)
+
+    async def work() -> list[bytes]:
+        async with own.lock("calls", wait=0) as guard, own.aio.lock("calls:2") as other:
+            return [guard.name, other.name, (await own.aio.try_acquire("calls:3")).name]
+
+    with own.lock("calls", wait=0, shared=False) as guard:
+        assert guard.name == b"own:calls"
+        with pytest.raises(lockmod.HeldError):
+            own.try_acquire("calls")
+        locker.try_acquire("calls").release()
+    with own.lock("calls", wait=0, renew=False, shared=True) as guard:
+        assert not guard.exclusive and repr(own.lock("calls")) == "<Lock b'calls'>"
+    locker.settle()
+    own.settle()
+    assert asyncio.run(work()) == [b"own:calls", b"own:calls:2", b"own:calls:3"]
+
+
 def test_a_keyword_that_a_lock_of_redis_py_has_not_is_named(locker: Locker) -> None:
     # It was `_Base.__init__() got an unexpected keyword argument 'bogus'`.
     names = "redis, name, timeout, sleep, blocking, blocking_timeout, thread_local, "

@@ -7,11 +7,13 @@ import gc
 import inspect
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
@@ -58,8 +60,12 @@ def test_a_lock_is_acquired_and_released(make: Make, name: str) -> None:
 
 def test_what_is_not_owned_is_neither_released_nor_extended(make: Make, name: str) -> None:
     lock = make(name, timeout=10)
-    for call in (lock.release, lock.reacquire, lambda: lock.extend(5)):
-        with pytest.raises(redis.exceptions.LockError) as error:
+    for call, said in (
+        (lock.release, "^Cannot release a lock that's not owned or is already unlocked.$"),
+        (lock.reacquire, "^Cannot reacquire an unlocked lock$"),
+        (lambda: lock.extend(5), "^Cannot extend an unlocked lock$"),
+    ):
+        with pytest.raises(redis.exceptions.LockError, match=said) as error:
             call()
         assert not isinstance(error.value, redis.exceptions.LockNotOwnedError)
 
@@ -305,6 +311,71 @@ def failure(do: Callable[[], Any]) -> Exception | None:
     return seen[0] if seen else None
 
 
+@pytest.mark.parametrize("kind", [compat.Lock, compat.AsyncLock])
+def test_a_wait_lasts_until_a_quarantine_is_over(name: str, kind: Any) -> None:
+    # It raised at once, and named the time after which the node grants.
+    node = Node(forgets=True)
+
+    def acquire(**options: Any) -> Any:
+        got = kind(node.client(), name, timeout=1).acquire(**options)
+        return asyncio.run(got) if inspect.iscoroutine(got) else got
+
+    try:
+        node.kill()
+        node.start()
+        with pytest.raises(redis.exceptions.ConnectionError, match="in quarantine"):
+            acquire(blocking=False)
+        with pytest.raises(redis.exceptions.ConnectionError, match="in quarantine"):
+            acquire(blocking_timeout=0.1)
+        threading.Timer(0.5, lambda: node.run("CONFIG", "SET", "lockmod.quarantine", "no")).start()
+        assert acquire(blocking_timeout=PATIENCE) is True
+    finally:
+        node.remove()
+
+
+def test_after_a_patch_by_gevent_a_waiter_sleeps_between_its_tries(
+    servers: list[Node], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In line it stopped all greenlets, the holder too, until the lock had expired.
+    client, slept = servers[0].client(), []
+    held = compat.Lock(client, name, timeout=PATIENCE)
+    assert held.acquire()
+
+    def sleep(length: float) -> None:
+        slept.append(length)
+        if len(slept) == 3:
+            held.release()
+
+    patched = SimpleNamespace(is_module_patched=lambda module: module == "time")
+    monkeypatch.setitem(sys.modules, "gevent.monkey", patched)
+    monkeypatch.setattr(time, "sleep", sleep)
+    waiting = compat.Lock(client, name, timeout=10, sleep=0.25)
+    assert waiting.acquire(blocking_timeout=PATIENCE) and slept == [0.25] * 3
+    assert not compat.Lock(client, name, timeout=10).acquire(blocking=False) and len(slept) == 3
+
+
+def test_a_locker_that_is_closed_raises_the_errors_of_redis_py(nodes: list[str], name: str) -> None:
+    # Some were lockmod's own.
+    locker = lockmod.Locker(nodes, timeout=2)
+    kinds = (compat.Lock, compat.AsyncLock)
+    lock, other = (kind(locker, f"{name}:{kind.__name__}", timeout=20) for kind in kinds)
+
+    async def both(work: Callable[[], Any]) -> None:
+        await other.acquire()
+        work()
+        for ask in (other.acquire, other.owned, other.locked):
+            with pytest.raises(redis.exceptions.ResponseError, match="the locker is closed"):
+                await ask()
+        await other.release()
+
+    assert lock.acquire()
+    asyncio.run(both(locker.close))
+    for ask in (lock.acquire, lock.owned, lock.locked, lambda: compat.Lock(locker, name, timeout=20)):
+        with pytest.raises(redis.exceptions.ResponseError, match="the locker is closed"):
+            ask()
+    lock.release()
+
+
 def test_a_wait_outlasts_servers_that_come_back(servers: list[Node], name: str) -> None:
     client = servers[0].client()
     assert compat.Lock(client, name, timeout=4).acquire()
@@ -504,6 +575,8 @@ def test_clients_of_every_kind_lead_to_their_server(locker: lockmod.Locker) -> N
     provided = redis.UsernamePasswordCredentialProvider("u@", "p")
     assert url(redis.Redis(host="a", credential_provider=provided)) == "redis://u%40:p@a:6379/0"
     assert url(redis.Redis(host="a", ssl=True)) == "rediss://a:6379/0"
+    usual: dict[str, Any] = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True, "ssl_ciphers": None}
+    assert url(redis.Redis(host="a", ssl=True, **usual)) == "rediss://a:6379/0"
     local = redis.Redis(unix_socket_path="/run/x?", db=3, password="p&")
     assert url(local) == "unix:///run/x%3F?pass=p%26&db=3"
     for library in (redis, redis.asyncio):
@@ -600,6 +673,11 @@ def test_clients_that_are_not_understood_are_refused() -> None:
         ("no path", pool(connection_class=redis.UnixDomainSocketConnection)),
         ("redis_connect_func", redis.Redis(host="a", redis_connect_func=print)),
         ("ssl_ca_data", redis.Redis(host="a", ssl=True, ssl_ca_data="PEM")),
+        # They were dropped, and the lock failed as its certificate was checked all the same.
+        ("ssl_cert_reqs", redis.Redis(host="a", ssl=True, ssl_cert_reqs="none")),
+        ("ssl_cert_reqs", redis.Redis(host="a", ssl=True, ssl_cert_reqs=ssl.CERT_NONE)),
+        ("ssl_check_hostname", redis.Redis(host="a", ssl=True, ssl_check_hostname=False)),
+        ("ssl_exclude", redis.Redis(host="a", ssl=True, ssl_exclude_verify_flags=[ssl.VERIFY_X509_STRICT])),
         ("no connection_pool", object()),
     ]
     for said, client in wrong:

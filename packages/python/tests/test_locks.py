@@ -707,6 +707,53 @@ def test_the_end_of_a_block_gives_several_locks_back(locker: Locker, servers: li
     assert are_free()
 
 
+@pytest.mark.parametrize("kind", ["with", "async with"])
+def test_the_end_of_a_block_of_very_many_locks_leaves_its_error(locker: Locker, name: str, kind: str) -> None:
+    # From about 1000 locks on it was a RecursionError, in which that of the block was lost.
+    names = [f"{name}:{number}" for number in range(1500)]
+
+    async def work() -> None:
+        async with await locker.aio.acquire_many(names):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as error:
+        if kind == "async with":
+            asyncio.run(work())
+        else:
+            with locker.acquire_many(names):
+                raise ZeroDivisionError
+    assert error.value.__context__ is None
+    locker.settle()
+    locker.acquire_many(names, wait=0)
+
+
+@pytest.mark.parametrize("kind", ["with", "async with"])
+def test_the_end_of_a_block_waits_once_for_nodes_that_hang(
+    nodes: list[str], servers: list[Node], name: str, kind: str
+) -> None:
+    # It waited for the release of one lock after the other: 10 times as long as here.
+    locker = Locker(nodes, ttl=60, timeout=1)
+    names = [f"{name}:{number}" for number in range(10)]
+    began_at = 0.0
+
+    def hang() -> float:
+        locker.settle()
+        for node in servers[:2]:
+            node.pause()
+        return time.monotonic()
+
+    async def work() -> float:
+        async with await locker.aio.acquire_many(names):
+            return hang()
+
+    if kind == "async with":
+        began_at = asyncio.run(work())
+    else:
+        with locker.acquire_many(names):
+            began_at = hang()
+    assert time.monotonic() - began_at < 5
+
+
 def test_the_guards_of_several_locks_stay_as_they_are(locker: Locker, servers: list[Node], name: str) -> None:
     # `guards.append(1)` was possible: the end of the block raised AttributeError, and released nothing.
     names = [f"{name}:a", f"{name}:b"]

@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 USE = '''
+from decimal import Decimal
+from fractions import Fraction
 from typing import Awaitable
 from lockmod import AsyncGuard, Guard, HeldError, Locker, Name
 
@@ -23,6 +25,8 @@ def sync(locker: Locker) -> int:
         guard.downgrade()
     with locker.lock("a", shared=True), locker.acquire("b", shared=True) as reader:
         is_writer: bool = reader.exclusive
+    # What float() makes a float of.
+    locker.acquire("d", ttl=Decimal("5"), wait=Fraction(1, 2)).extend(Decimal(5))
     with locker.acquire_many(["a"]) as guards:
         first: Guard = guards[0]
         first.check()
@@ -52,6 +56,7 @@ WRONG = [
     'from lockmod import Locker\nLocker("redis://a").acquire("a", shared="yes")\n',
     'from lockmod import Locker\nLocker("redis://a").acquire_many(["a"], shared=True)\n',
     'from lockmod import Locker\nLocker("redis://a").acquire("a").release().x\n',
+    'from lockmod import Locker\nLocker("redis://a", ttl="5")\n',
 ]
 
 

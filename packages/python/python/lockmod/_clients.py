@@ -7,6 +7,7 @@ lock there would protect nothing.
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from urllib.parse import quote
 
@@ -25,18 +26,8 @@ _PLAIN = ("Connection", "SentinelManagedConnection")
 _ENCRYPTED = ("SSLConnection", "SentinelManagedSSLConnection")
 _SOCKET = "UnixDomainSocketConnection"
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-# What a URL and these files cannot express.
-_UNKNOWN = (
-    "redis_connect_func",
-    "valkey_connect_func",
-    "ssl_ca_data",
-    "ssl_ca_path",
-    "ssl_ciphers",
-    "ssl_min_version",
-    "ssl_password",
-    "ssl_validate_ocsp",
-    "ssl_validate_ocsp_stapled",
-)
+# What a URL and these files cannot express, beside all other settings of TLS.
+_UNKNOWN = ("redis_connect_func", "valkey_connect_func")
 
 
 class Server(NamedTuple):
@@ -110,11 +101,24 @@ def _settings(client: object) -> tuple[Any, type, _Settings]:
     connection: type = pool.connection_class
     if not _is(connection, *_PLAIN, *_ENCRYPTED, _SOCKET):
         raise _Unclear(f"its connections are of the unknown class {connection.__name__}")
-    for name in _UNKNOWN:
-        if settings.get(name):
+    is_encrypted = _is(connection, *_ENCRYPTED)
+    for name, value in settings.items():
+        is_of_tls = is_encrypted and name.startswith("ssl_") and name not in _FILES
+        if value and name in _UNKNOWN or is_of_tls and not _is_usual(connection, name, value):
             raise _Unclear(f"its {name} would not be used")
     files: Any = tuple(settings.get(name) for name in _FILES)
-    return pool, connection, _Settings(settings, files if _is(connection, *_ENCRYPTED) else None)
+    return pool, connection, _Settings(settings, files if is_encrypted else None)
+
+
+def _is_usual(connection: type, name: str, value: object) -> bool:
+    """Whether a setting of TLS is the default, or checks what is checked here in any case."""
+    if value is None or (name == "ssl_check_hostname" and value is True):
+        return True
+    if name == "ssl_cert_reqs" and getattr(value, "name", value) in ("required", "CERT_REQUIRED"):
+        return True
+    inits = (vars(kind).get("__init__", object.__init__) for kind in connection.__mro__)
+    asked = (signature(init).parameters.get(name) for init in inits)
+    return any(one is not None and one.default == value for one in asked)
 
 
 class _Settings(NamedTuple):

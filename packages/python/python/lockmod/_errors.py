@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+import re
+from typing import Any, NamedTuple, Optional, TypeVar
 
 
 def given(told: Any) -> str:
@@ -12,26 +13,40 @@ def given(told: Any) -> str:
     return f"{type(told).__name__}({', '.join(said)})"
 
 
+_Told = TypeVar("_Told", bound="type[NamedTuple]")
+_FIELD = re.compile(r"^ *- `(\w+)`: (.*?)(?=^ *- `|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def described(kind: _Told) -> _Told:
+    """Gives each field its text in the list of the class, for `help()`."""
+    for name, text in _FIELD.findall(kind.__doc__ or ""):
+        getattr(kind, name).__doc__ = " ".join(text.split())
+    return kind
+
+
+@described
 class NodeVote(NamedTuple):
-    """One node's vote."""
+    """One node's vote. Lengths of time are in seconds.
+
+    - `node`: the node's address, without password.
+    - `vote`: in one word: `granted`, `held`, `timed_out`, `unreachable` and so on.
+    - `text`: for people to read.
+    - `fence`: the fence that it granted.
+    - `label`: the label of the holder there.
+    - `left`: how long that lease lasts unless it is extended.
+    - `held_for`: how long that holder has had the lock.
+    - `master`: the master that was asked last, if the node is a Cluster or a group under Sentinel,
+      and it is known.
+    """
 
     node: str
-    """The node's address, without password."""
     vote: str
-    """In one word: `granted`, `held`, `timed_out`, `unreachable` and so on."""
     text: str
-    """For people to read."""
     fence: Optional[int] = None
-    """The fence that it granted."""
     label: Optional[str] = None
-    """The label of the holder there."""
     left: Optional[float] = None
-    """How long that lease lasts unless it is extended, in seconds."""
     held_for: Optional[float] = None
-    """How long that holder has had the lock, in seconds."""
     master: Optional[str] = None
-    """The master that was asked last, if the node is a Cluster or a group under Sentinel, and it is
-    known."""
 
     def __repr__(self) -> str:
         return given(self)

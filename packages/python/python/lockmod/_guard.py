@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Any, Callable, NoReturn, Tuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Sequence, SupportsFloat, Tuple
 
 from . import _lockmod
-from ._errors import ForkedError, LostError, NoQuorumError, RefusedError
+from ._errors import ForkedError, LockError, LostError, NoQuorumError, RefusedError
 from ._made import Made, MadeOfMany
 from ._options import function, seconds
 from ._port import callbacks, run, watch
@@ -58,7 +58,7 @@ class Lost(_Lost):
 
     _source = "`lost` of a Guard is one"
 
-    def wait(self, timeout: float | None = None) -> str | None:
+    def wait(self, timeout: SupportsFloat | None = None) -> str | None:
         """Blocks until the lease has ended, and returns why; None after `timeout` seconds.
 
         Why is one of `expired`, `removed`, `max_hold` and `released`.
@@ -85,7 +85,7 @@ class AsyncLost(_Lost):
 
     _source = "`lost` of an AsyncGuard is one"
 
-    async def wait(self, timeout: float | None = None) -> str | None:
+    async def wait(self, timeout: SupportsFloat | None = None) -> str | None:
         """Waits until the lease has ended, and returns why; None after `timeout` seconds."""
         limit = seconds(timeout, endless=True)
         return await run(lambda port: self._lease.lost(limit, port), is_long=True)
@@ -191,15 +191,16 @@ class Guard(_Held, _lockmod.Exit):
         """The event that the lease has ended: `is_set()`, `wait()`, `call()`."""
         return Lost(self._lease)
 
-    def extend(self, ttl: float | None = None) -> None:
+    def extend(self, ttl: SupportsFloat | None = None) -> None:
         """Extends the lease to the ttl from now: to `ttl` seconds, if it is given.
 
         Background renewal does this by itself, so call it only if that is turned off, or for
-        another ttl. Once a quorum has confirmed it, each later renewal asks for that ttl too. A ttl
-        that would end before the lease does leaves the end of the lease as it is; but as later
-        renewals ask for no more, the lease is shorter once that end has come. Raises
-        `NoQuorumError` if too few nodes answered: the lease is as it was, and may be extended
-        again. Raises `RefusedError` if too many refuse, for example a ttl above their
+        another ttl. Once a quorum has confirmed it, each later renewal asks for that ttl too. A
+        shorter ttl does not shorten the lease now: renewals ask for it from now on, so the lease is
+        shorter after its present end.
+
+        Raises `NoQuorumError` if too few nodes answered: the lease is as it was, and may be
+        extended again. Raises `RefusedError` if too many refuse, for example a ttl above their
         `lockmod.max-ttl`: the lease is as it was. Raises `LostError` if the lease has ended.
         """
         self._lease.extend(seconds(ttl))
@@ -282,6 +283,36 @@ def _loss(guard: _Held) -> LostError | None:
     return loss if loss is not None and loss.reason != "released" else None
 
 
+def _losses(guards: Sequence[_Held]) -> list[LostError | None]:
+    """The same of several."""
+    try:
+        return [_loss(guard) for guard in guards]
+    except ForkedError:
+        # The releases fail with the same.
+        return [None for _ in guards]
+
+
+def _first(losses: list[LostError | None], failures: list[LockError | None]) -> LockError | None:
+    """What is to be told of how the leases of a block have ended, and of their releases."""
+    for loss, failure in zip(losses, failures):
+        if loss is not None:
+            return loss
+        # As in Guard.
+        is_unconfirmed = isinstance(failure, (NoQuorumError, RefusedError)) and failure.nodes
+        if failure is not None and not is_unconfirmed:
+            return failure
+    return None
+
+
+def _tell(end: LockError | None, error: BaseException | None, is_ours: bool = False) -> None:
+    """Raises it, unless the block has raised an error that is not ours."""
+    try:
+        if end is not None and (is_ours or error is None):
+            raise end from error
+    finally:
+        del end  # as in Guard
+
+
 class AsyncGuard(_Held):
     """A lock that is held, to be used in an `async with` block, or released.
 
@@ -301,7 +332,7 @@ class AsyncGuard(_Held):
         """The event that the lease has ended: `is_set()`, `await wait()`, `call()`."""
         return AsyncLost(self._lease)
 
-    async def extend(self, ttl: float | None = None) -> None:
+    async def extend(self, ttl: SupportsFloat | None = None) -> None:
         """Extends the lease now, to `ttl` seconds if it is given; see `Guard.extend`."""
         length = seconds(ttl)
         self._refuse_fork()
@@ -334,7 +365,7 @@ class AsyncGuard(_Held):
         """Raises `LostError` if the lease has ended, so that no block runs without the lock."""
         self.check()
         try:
-            self._block = _Block(self._lease)
+            self._block = _Block([self._lease])
             return self
         except BaseException:
             # A signal handler has raised: what watches the lease would keep it.
@@ -387,14 +418,11 @@ class Guards(MadeOfMany, Tuple[Guard, ...], _lockmod.Exit):
     """
 
     _part, _source = Guard, "`acquire_many(names)` of a Locker returns them"
-    # Those whose block has begun and has not ended.
-    _held: tuple[Guard, ...] = ()
 
     def __enter__(self) -> Guards:
         """Raises `LostError` if one of the leases has ended, and then releases the others."""
-        self._held = tuple(self)
         try:
-            for guard in self._held:
+            for guard in self:
                 guard.check()
             return self
         except BaseException:
@@ -408,16 +436,8 @@ class Guards(MadeOfMany, Tuple[Guard, ...], _lockmod.Exit):
         trace: TracebackType | None,
     ) -> None:
         """Releases all; raises `LostError` if one of the leases ended while the block ran."""
-        # Not an ExitStack: after an error that keeps its guards until the garbage collection.
-        held = self._held
-        if held:
-            self._held = held[:-1]
-            try:
-                held[-1].__exit__(kind, error, trace)
-            except BaseException as raised:
-                self._end(type(raised), raised, raised.__traceback__)
-                raise
-            self._end(kind, error, trace)
+        leases = [guard._lease for guard in self]  # pyright: ignore[reportPrivateUsage]
+        _tell(_first(_losses(self), _lockmod.release_all(leases)), error)
 
     def _abandon(self) -> None:
         for guard in self:
@@ -439,6 +459,7 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
     """
 
     _part, _source = AsyncGuard, "`await locker.aio.acquire_many(names)` returns them"
+    _block: _Block | None = None
 
     if not TYPE_CHECKING:
 
@@ -451,16 +472,13 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
     async def __aenter__(self) -> AsyncGuards:
         """Raises `LostError` if one of the leases has ended, and then releases the others."""
         try:
-            async with AsyncExitStack() as stack:
-                for guard in self:
-                    stack.push_async_exit(guard)
-                for guard in self:
-                    await guard.__aenter__()
-                self._stack = stack.pop_all()
+            for guard in self:
+                guard.check()
+            leases = [guard._lease for guard in self]  # pyright: ignore[reportPrivateUsage]
+            self._block = _Block(leases)
             return self
         except BaseException:
-            for guard in self:
-                guard._abandon()  # pyright: ignore[reportPrivateUsage]
+            self._abandon()
             raise
 
     async def __aexit__(
@@ -470,29 +488,60 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
         trace: TracebackType | None,
     ) -> None:
         """Releases all; raises `LostError` if one of the leases ended while the block ran."""
-        await self._stack.__aexit__(kind, error, trace)
+        try:
+            await self._end(error)
+        except BaseException:
+            with suppress(ForkedError):
+                self._abandon()
+            raise
+
+    async def _end(self, error: BaseException | None) -> None:
+        block, self._block = self._block, None
+        try:
+            for guard in self[:1]:
+                guard._refuse_fork()  # pyright: ignore[reportPrivateUsage]
+        except ForkedError:
+            if error is None:
+                raise
+            return
+        is_ours = block is not None and await block.end(error)
+        leases = [guard._lease for guard in self]  # pyright: ignore[reportPrivateUsage]
+        _tell(
+            _first(_losses(self), await run(lambda port: _lockmod.release_all(leases, port))),
+            error,
+            is_ours,
+        )
+
+    def _abandon(self) -> None:
+        for guard in self:
+            guard._abandon()  # pyright: ignore[reportPrivateUsage]
 
 
 class _Block:
-    """Cancels the task of an `async with` block when the lease is lost, like `asyncio.timeout`."""
+    """Cancels the task of an `async with` block when a lease is lost, like `asyncio.timeout`."""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, leases: list[Lease]) -> None:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("use a lock inside of a task")
         self._task: asyncio.Task[Any] = task
         self._before = _cancelling(task)
         self._has_cancelled = False
-        self._stop = watch(lambda port: lease.lost(None, port), self._lost)
+        self._stops = [self._follow(lease) for lease in leases]
+
+    def _follow(self, lease: Lease) -> Callable[[], None]:
+        return watch(lambda port: lease.lost(None, port), self._lost)
 
     def _lost(self, reason: str | None) -> None:
-        if reason != "released":
+        # The first of several is enough.
+        if reason != "released" and not self._has_cancelled:
             self._has_cancelled = True
             self._task.cancel()
 
     async def end(self, error: BaseException | None) -> bool:
         """Whether the loss ended the block, and not another cancellation."""
-        self._stop()
+        for stop in self._stops:
+            stop()
         # A block that ends in another task than it began in was not cancelled by the loss.
         if not self._has_cancelled or asyncio.current_task() is not self._task:
             return False

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, NamedTuple, NoReturn
-from typing import Optional, TypeVar, cast
+from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional, SupportsFloat, TypeVar
 
 from . import _lockmod
-from ._errors import NodeVote, given
+from ._acquiring import awaited
+from ._errors import NodeVote, described, given
 from ._guard import AsyncGuard, AsyncGuards, Guard, Guards, shown
 from ._made import Made, Single, unmade
 from ._options import Length, Name, Options, all_bytes, checked_label, file, flag, name_bytes
@@ -53,34 +51,38 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+@described
 class NodeInfo(NamedTuple):
-    """What one node reports about a lock."""
+    """What one node reports about a lock. Lengths of time are in seconds.
+
+    - `node`: the node's address, without password.
+    - `state`: `free`, `held`, or `reserved` for the first in line; empty if the node reports
+      nothing.
+    - `fence`: the highest fence issued.
+    - `label`: the holder's label; of several readers, that of the one that has held it longest.
+    - `left`: how long the lease, or the last of several readers' leases, lasts unless it is
+      extended; 0 if the lock is free.
+    - `held_for`: how long it has been held; 0 if the lock is free.
+    - `waiters`: how many requests wait in line for it.
+    - `readers`: how many readers hold it; 0 if a writer or nobody does.
+    - `reader_labels`: the labels of the readers who have held it longest.
+    - `waiting_readers`: how many of those in line wait as readers.
+    - `first_waiting`: how long the first in line has been waiting at this node, if somebody waits.
+    - `vote`: why, if the node reports nothing.
+    """
 
     node: str
-    """The node's address, without password."""
     state: str
-    """`free`, `held`, or `reserved` for the first in line; empty if the node reports nothing."""
     fence: int
-    """The highest fence issued."""
     label: Optional[str]
-    """The holder's label; of several readers, that of the one that has held it longest."""
     left: Optional[float]
-    """How long the lease, or the last of several readers' leases, lasts unless it is extended, in
-    seconds."""
     held_for: Optional[float]
-    """How long it has been held, in seconds."""
     waiters: int
-    """How many requests wait in line for it."""
     readers: int = 0
-    """How many readers hold it; 0 if a writer or nobody does."""
     reader_labels: tuple[str, ...] = ()
-    """The labels of the readers who have held it longest."""
     waiting_readers: int = 0
-    """How many of those in line wait as readers."""
     first_waiting: Optional[float] = None
-    """How long the first in line has been waiting at this node, in seconds, if somebody waits."""
     vote: Optional[NodeVote] = None
-    """Why, if the node reports nothing."""
 
     def __repr__(self) -> str:
         return given(self)
@@ -129,8 +131,12 @@ class Locker(Single):
     - `cacert`, `cert`, `key`: PEM files for TLS.
 
     None stands for the default in all options. A `with` block closes the locker at its end. Raises
-    `OptionError` if a setting is wrong; does not
-    wait for nodes. After a fork the child's first call opens new connections.
+    `OptionError` if a setting is wrong; does not wait for nodes. After a fork the child's first
+    call opens new connections.
+
+    `try_acquire` and `with` blocks of `lock` call `acquire`, so a subclass overrides that for them
+    too, but not for `acquire_many` and `aio`, which have code of their own. An `async with` block
+    of `lock` calls `aio.acquire`.
     """
 
     _single = _HERE
@@ -140,15 +146,15 @@ class Locker(Single):
         self,
         nodes: str | Iterable[str],
         *,
-        ttl: float | None = None,
-        wait: float | None = None,
+        ttl: SupportsFloat | None = None,
+        wait: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
-        timeout: float | None = None,
-        lost_margin: float | None = None,
-        max_ttl: float | None = None,
-        drift: float | None = None,
+        max_hold: SupportsFloat | None = None,
+        timeout: SupportsFloat | None = None,
+        lost_margin: SupportsFloat | None = None,
+        max_ttl: SupportsFloat | None = None,
+        drift: SupportsFloat | None = None,
         allow_even_nodes: bool | None = None,
         cacert: str | os.PathLike[str] | None = None,
         cert: str | os.PathLike[str] | None = None,
@@ -196,11 +202,11 @@ class Locker(Single):
         self,
         name: Name,
         *,
-        wait: float | None = None,
-        ttl: float | None = None,
+        wait: SupportsFloat | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
         shared: bool | None = None,
     ) -> Guard:
         """Acquires the lock, waiting in line while another holds it, for `wait` seconds at most.
@@ -209,10 +215,10 @@ class Locker(Single):
         error at once, use `try_acquire` or `wait=0`. If nodes are silent, the error may come later
         than that, by the locker's `timeout`.
 
-        `wait`, `ttl` and `max_hold` are in seconds, and infinity waits without end. The defaults
-        are the locker's. Raises `HeldError`,
-        `NoQuorumError`, `RefusedError`, `TooLateError` or `OptionError`. Ctrl-C ends the wait, and
-        leaves nothing behind, as soon as the nodes have heard of it.
+        `wait`, `ttl` and `max_hold` are in seconds; `wait=math.inf` waits without end. The defaults
+        are the locker's. Raises `HeldError`, `NoQuorumError`, `RefusedError`, `TooLateError` or
+        `OptionError`. Ctrl-C ends the wait, and leaves nothing behind, as soon as the nodes have
+        heard of it.
 
         >>> with locker.acquire("account-17", label="worker-7") as guard:
         ...     other.acquire("account-17", wait=0)
@@ -236,26 +242,27 @@ class Locker(Single):
         self,
         name: Name,
         *,
-        ttl: float | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
         shared: bool | None = None,
     ) -> Guard:
         """Acquires the lock if nobody holds it, trying once, with the options of `acquire`."""
-        asked = options(0.0, ttl, label, renew, max_hold, shared)
-        return Guard(self._core.acquire(name_bytes(name), *asked))
+        return self.acquire(
+            name, wait=0, ttl=ttl, label=label, renew=renew, max_hold=max_hold, shared=shared
+        )
 
     def acquire_many(
         self,
         names: Iterable[Name],
         *,
         shared: Iterable[Name] | None = None,
-        wait: float | None = None,
-        ttl: float | None = None,
+        wait: SupportsFloat | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
     ) -> Guards:
         """Acquires all of these locks or none. `wait` is for all of them together.
 
@@ -263,9 +270,8 @@ class Locker(Single):
         once. Those in `shared` are acquired as a reader, unless they are in `names` too.
 
         They are acquired in the order of their names, whatever order they are given in, so that
-        two callers cannot wait for each other; a repeated name counts once. The guards
-        come in the order of the names. Raises what `acquire` raises for the first lock that was not
-        acquired.
+        two callers cannot wait for each other; a repeated name counts once. The guards come in the
+        order of the names. Raises what `acquire` raises for the first lock that was not acquired.
 
         >>> with locker.acquire_many(["b", "a"]) as guards:
         ...     [guard.name for guard in guards]
@@ -283,22 +289,21 @@ class Locker(Single):
         self,
         name: Name,
         *,
-        wait: float | None = None,
-        ttl: float | None = None,
+        wait: SupportsFloat | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
         shared: bool | None = None,
     ) -> Lock:
         """The lock as a context manager: for `with` blocks and for `async with` blocks.
 
-        The options are those of `acquire`.
-        Nothing is sent before the block begins. At its end the lock is released, and `LostError` is
-        raised if the lease ended while the block ran.
+        The options are those of `acquire`. Nothing is sent before the block begins. At its end the
+        lock is released, and `LostError` is raised if the lease ended while the block ran.
         """
-        key, asked = name_bytes(name), options(wait, ttl, label, renew, max_hold, shared)
-        self._core.check(key, *asked)
-        return Lock(self, key, asked)
+        asked = options(wait, ttl, label, renew, max_hold, shared)
+        self._core.check(name_bytes(name), *asked)
+        return Lock(self, name, asked)
 
     def info(self, name: Name) -> list[NodeInfo]:
         """Returns what each node reports about the lock, and changes nothing.
@@ -358,54 +363,6 @@ class Locker(Single):
         return AsyncLocker(self)
 
 
-class Acquiring(Coroutine[Any, Any, Any]):
-    """An acquisition that is to be awaited. Used like the guard, it says what is missing."""
-
-    __slots__ = ("__weakref__", "_inside")
-
-    def __init__(self, inside: Coroutine[Any, Any, Any]) -> None:
-        self._inside = inside
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self._inside.__await__()
-
-    def send(self, value: Any) -> Any:
-        return self._inside.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._inside.throw(*error)
-
-    def close(self) -> None:
-        self._inside.close()
-
-    def __getattr__(self, name: str) -> Any:
-        # What asyncio and debuggers ask of a coroutine.
-        if name.startswith(("cr_", "__")):
-            return getattr(self._inside, name)
-        raise AttributeError(f"a coroutine has no '{name}', the guard has: write {_AWAIT}")
-
-    def _refuse(self, *_: object) -> NoReturn:
-        self.close()
-        give = f"write async with {_AWAIT}, or locker.lock(...)"
-        raise TypeError(f"a coroutine is not a block: {give}")
-
-    # No method for type checkers, which know better.
-    if not TYPE_CHECKING:
-        __enter__ = __exit__ = __aenter__ = __aexit__ = _refuse
-
-
-_AWAIT = "await locker.aio.acquire(...)"
-_Work = TypeVar("_Work", bound="Callable[..., Coroutine[Any, Any, Any]]")
-
-
-def _awaited(work: _Work) -> _Work:
-    @functools.wraps(work)
-    def acquiring(*args: Any, **options: Any) -> Acquiring:
-        return Acquiring(work(*args, **options))
-
-    return cast("_Work", acquiring)
-
-
 class AsyncLocker(Made):
     """The methods of `Locker` as awaitables, with the same names, arguments and errors.
 
@@ -430,16 +387,16 @@ class AsyncLocker(Made):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._locker!r}>"
 
-    @_awaited
+    @awaited
     async def acquire(
         self,
         name: Name,
         *,
-        wait: float | None = None,
-        ttl: float | None = None,
+        wait: SupportsFloat | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
         shared: bool | None = None,
     ) -> AsyncGuard:
         """Acquires the lock; see `Locker.acquire`."""
@@ -447,15 +404,15 @@ class AsyncLocker(Made):
         asked = options(wait, ttl, label, renew, max_hold, shared)
         return AsyncGuard(await run(lambda port: core.acquire(key, *asked, port)))
 
-    @_awaited
+    @awaited
     async def try_acquire(
         self,
         name: Name,
         *,
-        ttl: float | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
         shared: bool | None = None,
     ) -> AsyncGuard:
         """Acquires the lock if nobody holds it; see `Locker.try_acquire`."""
@@ -463,17 +420,17 @@ class AsyncLocker(Made):
             name, wait=0, ttl=ttl, label=label, renew=renew, max_hold=max_hold, shared=shared
         )
 
-    @_awaited
+    @awaited
     async def acquire_many(
         self,
         names: Iterable[Name],
         *,
         shared: Iterable[Name] | None = None,
-        wait: float | None = None,
-        ttl: float | None = None,
+        wait: SupportsFloat | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
     ) -> AsyncGuards:
         """Acquires all of these locks or none; see `Locker.acquire_many`."""
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
@@ -486,11 +443,11 @@ class AsyncLocker(Made):
         self,
         name: Name,
         *,
-        wait: float | None = None,
-        ttl: float | None = None,
+        wait: SupportsFloat | None = None,
+        ttl: SupportsFloat | None = None,
         label: str | None = None,
         renew: bool | None = None,
-        max_hold: float | None = None,
+        max_hold: SupportsFloat | None = None,
         shared: bool | None = None,
     ) -> Lock:
         """The lock as a context manager; see `Locker.lock`."""
@@ -538,8 +495,9 @@ class Lock(Made, _lockmod.Blocks):
     _part, _source = Options, "`lock(name)` of a Locker returns one"
     _new = _lockmod.Blocks.__new__
 
-    def __init__(self, locker: Locker, name: bytes, options: Options) -> None:
-        self._locker, self._name, self._options = locker, name, options
+    def __init__(self, locker: Locker, name: Name, options: Options) -> None:
+        self._locker, self._name, self._options = locker, name_bytes(name), options
+        self._given = name if isinstance(name, str) else self._name
         self._forks = _forks
 
     def __repr__(self) -> str:
@@ -548,23 +506,30 @@ class Lock(Made, _lockmod.Blocks):
 
     def _acquire(self) -> Guard:
         """For a `with` block, whose beginning and end are native."""
+        acquire = self._locker.acquire
+        if getattr(acquire, "__func__", None) is not Locker.acquire:
+            return acquire(self._given, **self._options.given())
+        # What is not overridden would only check all options again.
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
         return Guard(core.acquire(self._name, *self._options))
 
-    async def __aenter__(self) -> AsyncGuard:
+    async def _acquire_async(self) -> AsyncGuard:
+        if type(self._locker).aio is not Locker.aio:
+            return await self._locker.aio.acquire(self._given, **self._options.given())
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
-        lease = await run(lambda port: core.acquire(self._name, *self._options, port))
-        guard = None
+        return AsyncGuard(await run(lambda port: core.acquire(self._name, *self._options, port)))
+
+    async def __aenter__(self) -> AsyncGuard:
+        guard = await self._acquire_async()
         try:
-            guard = await AsyncGuard(lease).__aenter__()
+            await guard.__aenter__()
             self._forks = _forks
             self._begin(asyncio.current_task(), guard)
             return guard
         except BaseException:
             # A signal handler has raised, or the lease has ended.
-            if guard is not None:
-                self._forget(guard)
-            lease.abandon()
+            self._forget(guard)
+            guard._abandon()  # pyright: ignore[reportPrivateUsage]
             raise
 
     async def __aexit__(

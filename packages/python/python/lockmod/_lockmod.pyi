@@ -4,7 +4,7 @@ from asyncio import Future
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
-from ._errors import LostError, NodeVote
+from ._errors import LockError, LostError, NodeVote
 from ._guard import AsyncGuard, Guard
 from ._locker import NodeInfo
 from ._options import Length
@@ -164,6 +164,10 @@ class Core:
     @overload
     def settle(self, port: Port) -> Call[tuple[NodeVote, ...]]: ...
 
+@overload
+def release_all(leases: list[Lease]) -> list[LockError | None]: ...
+@overload
+def release_all(leases: list[Lease], port: Port) -> Call[list[LockError | None]]: ...
 def split_nodes(text: str) -> list[str]: ...
 def finish() -> None: ...
 def prepare() -> None: ...

@@ -6,7 +6,7 @@ import inspect
 import math
 import os
 import reprlib
-from typing import TYPE_CHECKING, Callable, Iterable, NamedTuple, Union, cast
+from typing import TYPE_CHECKING, Any, Callable, Iterable, NamedTuple, SupportsFloat, Union, cast
 
 from . import _lockmod
 from ._errors import OptionError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 Name = Union[str, bytes, bytearray, memoryview]
-"""A lock's name: text, or bytes."""
+"""A lock's name: text, or bytes; 1 to 65536 bytes in UTF-8."""
 _NAMES = (str, bytes, bytearray, memoryview)
 
 Length = Union[float, str]
@@ -83,7 +83,7 @@ def all_bytes(what: str, names: Iterable[Name]) -> list[bytes]:
     return [name_bytes(name) for name in names]
 
 
-def seconds(value: float | None, *, endless: bool = False) -> Length | None:
+def seconds(value: SupportsFloat | None, *, endless: bool = False) -> Length | None:
     """A length of time. Infinity is one if it may be endless.
 
     The native part checks its bounds, and refuses what is no number, because it knows the range.
@@ -99,12 +99,14 @@ def seconds(value: float | None, *, endless: bool = False) -> Length | None:
         return float(value)
     except OverflowError:
         # What Python reads 1e400 as.
-        return math.inf if value > 0 and endless else _shown(given)
+        return math.inf if cast("float", value) > 0 and endless else _shown(given)
     except (TypeError, ValueError):
         return _typed(given)
 
 
-def number(what: str, value: float | None, allowed: str, *, endless: bool = False) -> float | None:
+def number(
+    what: str, value: SupportsFloat | None, allowed: str, *, endless: bool = False
+) -> float | None:
     """A length of time that is not for the native part."""
     length = seconds(value, endless=endless)
     if isinstance(length, str):
@@ -199,13 +201,20 @@ class Options(NamedTuple):
     max_hold: Length | None
     shared: bool
 
+    def given(self) -> dict[str, Any]:
+        """Those that are not the default, by their names."""
+        given = {name: value for name, value in self._asdict().items() if value is not None}
+        if not self.shared:
+            del given["shared"]
+        return given
+
 
 def terms(
-    wait: float | None,
-    ttl: float | None,
+    wait: SupportsFloat | None,
+    ttl: SupportsFloat | None,
     label: str | None,
     renew: bool | None,
-    max_hold: float | None,
+    max_hold: SupportsFloat | None,
 ) -> Terms:
     """Checks the options of every acquisition. None stands for the locker's."""
     return Terms(
@@ -218,11 +227,11 @@ def terms(
 
 
 def options(
-    wait: float | None,
-    ttl: float | None,
+    wait: SupportsFloat | None,
+    ttl: SupportsFloat | None,
     label: str | None,
     renew: bool | None,
-    max_hold: float | None,
+    max_hold: SupportsFloat | None,
     shared: bool | None,
 ) -> Options:
     """Checks the options of an acquisition of one lock."""

@@ -21,11 +21,15 @@ What differs, by design:
 - Waiters stand in line instead of polling, so `sleep` is not used. If no quorum of nodes can be
   reached, `acquire` raises `ConnectionError` at once, as in redis-py, or after 2 s if they are
   silent. If the nodes are lost later, while another holds the lock, the wait goes on until they
-  are back, and raises only at its end.
+  are back, and raises only at its end. It also waits while nodes are in quarantine after a restart.
+- After `gevent.monkey.patch_all()` a `Lock` polls, with `sleep` between its tries, because a waiter
+  in line would stop all greenlets, the holder too. Each call still stops them until the nodes have
+  answered.
 - `do_acquire`, `do_release`, `do_extend` and `do_reacquire` are not called, so a subclass that
   has one is refused.
 - Clients are read for the addresses of their servers, and not used: their retries, their time
-  limits and their `encoding` have no effect. Settings that cannot be carried over are refused.
+  limits and their `encoding` have no effect. Settings that cannot be carried over are refused,
+  such as `ssl_cert_reqs="none"`.
 - After a fork the child does not hold what its parent holds: `owned` is False there, and
   `release`, `extend` and `reacquire` raise `LockError`. With redis-py the child has the token too.
 - The logger is `lockmod.compat`.
@@ -40,12 +44,11 @@ import math
 import os
 import re
 import threading
-import time
 from contextlib import contextmanager
 from inspect import iscoroutinefunction
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Literal
-from typing import NoReturn, TypeVar, cast
+from typing import NoReturn, SupportsFloat, TypeVar, cast
 
 from ._clients import Files, exceptions, server
 from ._errors import ForkedError, HeldError, LockError as Failure, LostError, NoQuorumError
@@ -54,6 +57,7 @@ from ._guard import AsyncGuard, Guard
 from ._locker import Locker, NodeInfo
 from ._made import Single, adopt, explained, unmade
 from ._options import Name, name_bytes, number
+from ._tries import Tries, is_gevent
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -78,8 +82,6 @@ _PATIENCE = (0.5, 0.2, 0.05, 0.01)
 # The timeouts that a lock may have, in seconds: three times the shortest of these, and a day.
 _SHORTEST, _LONGEST = 0.03, 86_400.0
 
-# How long nodes may be silent before an acquisition that may wait gives them up.
-_CONNECTING = 2.0
 # The votes of nodes that refuse, so that a retry does not help.
 _REFUSALS = ("module_missing", "no_permission", "refused", "wrong_type")
 # The names of options in texts about them.
@@ -155,26 +157,6 @@ def _refusal(said: str) -> RedisError:
     return NoPermissionError(said) if "NOPERM" in said else ResponseError(said)
 
 
-class _Tries:
-    """How long an acquisition waits: not at all at first, to learn whether the nodes answer."""
-
-    def __init__(self, wait: float) -> None:
-        now = time.monotonic()
-        self.wait, self._end, self._connected_by = 0.0, now + wait, now + _CONNECTING
-
-    def go_on(self, error: Failure) -> bool:
-        """Whether to try again after this error."""
-        now = time.monotonic()
-        if self.wait > 0 or now >= self._end:
-            return False
-        if isinstance(error, (HeldError, TooLateError)):
-            self.wait = self._end - now
-            return True
-        # A node that is far away, or busy, may answer as soon as it is connected.
-        is_slow = any(vote.vote == "timed_out" for vote in error.nodes)
-        return isinstance(error, NoQuorumError) and is_slow and now < self._connected_by
-
-
 def _forked() -> None:
     """Runs in a forked child: a thread that does not exist there may hold the mutex."""
     global _making
@@ -192,10 +174,10 @@ class _Base(Single):
         self,
         redis: object,
         name: Name | int | float,
-        timeout: float | None = None,
+        timeout: SupportsFloat | None = None,
         sleep: float = 0.1,
         blocking: bool = True,
-        blocking_timeout: float | None = None,
+        blocking_timeout: SupportsFloat | None = None,
         thread_local: bool = True,
         raise_on_release_error: bool = True,
         *,
@@ -215,10 +197,9 @@ class _Base(Single):
         _ = self._locker
         # Questions do not depend on the lock's timeout: they wait for the longest time.
         self._asked = self._checked(lambda: _locker(redis, _LONGEST))
-        try:
-            self._locker.lock(self._key, **self._options(self._tries(None, None, None)))
-        except OptionError as error:
-            raise self._failed(error) from error
+        asked = self._options(self._tries(None, None, None))
+        with self._failing():
+            self._locker.lock(self._key, **asked)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -272,8 +253,12 @@ class _Base(Single):
         return self._error(f"Cannot {what} a lock that's no longer owned", LockNotOwnedError)
 
     def _tries(
-        self, blocking: bool | None, blocking_timeout: float | None, token: object
-    ) -> _Tries:
+        self,
+        blocking: bool | None,
+        blocking_timeout: SupportsFloat | None,
+        token: object,
+        pause: float | None = None,
+    ) -> Tries:
         if token is not None:
             raise self._error(
                 "a token cannot be chosen, for whoever knows it holds the lock: use label= to say "
@@ -287,9 +272,9 @@ class _Base(Single):
         wait = math.inf if wait is None else max(0.0, wait)
         if not (self.blocking if blocking is None else blocking):
             wait = 0
-        return _Tries(wait)
+        return Tries(wait, pause)
 
-    def _options(self, tries: _Tries) -> dict[str, Any]:
+    def _options(self, tries: Tries) -> dict[str, Any]:
         return {
             "wait": tries.wait,
             "ttl": self._length(),
@@ -307,7 +292,7 @@ class _Base(Single):
             return _refusal(str(error))
         return self._error(str(error))
 
-    def _goes_on(self, tries: _Tries, error: Failure) -> bool:
+    def _goes_on(self, tries: Tries, error: Failure) -> bool:
         """Whether `acquire` tries again after this error; if not, the lock was not free in time.
 
         Raises what users of redis-py expect for any other cause.
@@ -317,6 +302,14 @@ class _Base(Single):
         if isinstance(error, (HeldError, TooLateError)):
             return False
         raise self._failed(error) from error
+
+    @contextmanager
+    def _failing(self) -> Generator[None, None, None]:
+        """Raises what users of redis-py expect if a question is not answered."""
+        try:
+            yield
+        except Failure as error:
+            raise self._failed(error) from error
 
     @contextmanager
     def _failing_as(self, what: str) -> Generator[None, None, None]:
@@ -353,7 +346,8 @@ class _Base(Single):
     def _ours(self, what: str) -> Any:
         guard = self._guard()
         if guard is None:
-            raise self._error(f"Cannot {what} a lock that's not owned or is already unlocked.")
+            of = "a lock that's not owned or is already unlocked."
+            raise self._error(f"Cannot {what} {of if what == 'release' else 'an unlocked lock'}")
         return guard
 
     def _given_up(self) -> Any:
@@ -362,7 +356,9 @@ class _Base(Single):
         self.local.guard = self.local.token = None
         return guard
 
-    def _later(self, guard: Guard | AsyncGuard, additional_time: float, replace_ttl: bool) -> float:
+    def _later(
+        self, guard: Guard | AsyncGuard, additional_time: SupportsFloat, replace_ttl: bool
+    ) -> float:
         """The ttl from now that ends `additional_time` after the present end.
 
         The client computes it, so an extension that is repeated is harmless. The validity is
@@ -450,16 +446,18 @@ class Lock(_Base):
         self,
         sleep: float | None = None,
         blocking: bool | None = None,
-        blocking_timeout: float | None = None,
+        blocking_timeout: SupportsFloat | None = None,
         token: str | bytes | None = None,
     ) -> bool:
         """True once the lock is acquired, False if it was not in time.
 
         Raises `ConnectionError` at once if no quorum of nodes can be reached, or after 2 s if they
-        are silent. While another holds the lock, this waits, also for nodes that are lost
-        meanwhile, until `blocking_timeout` is over; without one, for as long as it takes.
+        are silent. While another holds the lock, or nodes are in quarantine, this waits, also for
+        nodes that are lost meanwhile, until `blocking_timeout` is over; without one, for as long as
+        it takes.
         """
-        tries = self._tries(blocking, blocking_timeout, token)
+        pause = sleep or self.sleep or 0.1 if is_gevent() else None
+        tries = self._tries(blocking, blocking_timeout, token, pause)
         while True:
             try:
                 self._kept(self._locker.acquire(self._key, **self._options(tries)))
@@ -470,7 +468,8 @@ class Lock(_Base):
 
     def locked(self) -> bool:
         """Whether anybody holds the lock."""
-        told = self._asked.info(self._key)
+        with self._failing():
+            told = self._asked.info(self._key)
         return self._is_held(told, None)
 
     def owned(self) -> bool:
@@ -478,7 +477,8 @@ class Lock(_Base):
         guard: Guard | None = self._guard()
         if guard is None or guard.lost:
             return False
-        told = self._asked.info(self._key)
+        with self._failing():
+            told = self._asked.info(self._key)
         return self._is_held(told, guard.fence)
 
     def release(self) -> None:
@@ -487,7 +487,9 @@ class Lock(_Base):
         with self._failing_as("release"):
             guard.release()
 
-    def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
+    def extend(
+        self, additional_time: SupportsFloat, replace_ttl: bool = False
+    ) -> Literal[True]:
         """Adds time to the lock; or makes it last this long from now on, but never shorter."""
         guard: Guard = self._ours("extend")
         return self._extend(guard, self._later(guard, additional_time, replace_ttl), "extend")
@@ -525,14 +527,15 @@ class AsyncLock(_Base):
     async def acquire(
         self,
         blocking: bool | None = None,
-        blocking_timeout: float | None = None,
+        blocking_timeout: SupportsFloat | None = None,
         token: str | bytes | None = None,
     ) -> bool:
         """True once the lock is acquired, False if it was not in time.
 
         Raises `ConnectionError` at once if no quorum of nodes can be reached, or after 2 s if they
-        are silent. While another holds the lock, this waits, also for nodes that are lost
-        meanwhile, until `blocking_timeout` is over; without one, for as long as it takes.
+        are silent. While another holds the lock, or nodes are in quarantine, this waits, also for
+        nodes that are lost meanwhile, until `blocking_timeout` is over; without one, for as long as
+        it takes.
         """
         tries = self._tries(blocking, blocking_timeout, token)
         while True:
@@ -545,7 +548,8 @@ class AsyncLock(_Base):
 
     async def locked(self) -> bool:
         """Whether anybody holds the lock."""
-        told = await self._asked.aio.info(self._key)
+        with self._failing():
+            told = await self._asked.aio.info(self._key)
         return self._is_held(told, None)
 
     async def owned(self) -> bool:
@@ -553,7 +557,8 @@ class AsyncLock(_Base):
         guard: AsyncGuard | None = self._guard()
         if guard is None or guard.lost:
             return False
-        told = await self._asked.aio.info(self._key)
+        with self._failing():
+            told = await self._asked.aio.info(self._key)
         return self._is_held(told, guard.fence)
 
     async def release(self) -> None:
@@ -562,7 +567,9 @@ class AsyncLock(_Base):
         with self._failing_as("release"):
             await guard.release()
 
-    async def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
+    async def extend(
+        self, additional_time: SupportsFloat, replace_ttl: bool = False
+    ) -> Literal[True]:
         """Adds time to the lock; or makes it last this long from now on, but never shorter."""
         guard: AsyncGuard = self._ours("extend")
         return await self._extend(guard, self._later(guard, additional_time, replace_ttl), "extend")
