@@ -55,9 +55,9 @@ pub use node::{
     Footing, Found, Gate, Granted, Grantee, Heartbeat, HeldCount, Inventory, LEASE_BLOCK, Lease,
     Left, Lengths, Line, Loaded, Lock, LockAccount, LockName, LockState, Look, Mandate, MasterName,
     MoveAtOnce, NextCalls, Node, NodeAccount, Notice, Parting, Passage, Pledge, Promises, Question,
-    Queued, ReadersAccount, Recovery, Released, Replicas, SLOTS, SUPPORT, Saved, Shares,
-    SlotAnswer, SlotRuns, Slots, Stated, Statement, Stop, Stopped, Succession, Tally, Tended,
-    Tenure, Turn, Turning, Uncounted, Unlike, Waiter, WaiterLimit, Warning, promote,
+    Queued, ReadersAccount, Recovery, Released, Remembered, Replicas, SLOTS, SUPPORT, Saved,
+    Shares, SlotAnswer, SlotRuns, Slots, Stated, Statement, Stop, Stopped, Succession, Tally,
+    Tended, Tenure, Turn, Turning, Uncounted, Unlike, Waiter, WaiterLimit, Warning, promote,
     question_number, recover, start,
 };
 pub use pursuit::{Harvest, PublishedGrant, Pursuit};

@@ -9,7 +9,7 @@ use std::fmt;
 
 use crate::engine::{
     ConfirmQuestion, Confirmation, Elector, Electorate, Electorates, Fence, Footing, Millis,
-    Passage, SLOTS, Shares, SlotAnswer, SlotRuns,
+    Passage, Remembered, SLOTS, Shares, SlotAnswer, SlotRuns,
 };
 
 /// The slot of a name.
@@ -124,10 +124,11 @@ pub enum SlotMessage {
         slots: SlotRuns,
     },
     /// To all: whether they confirm which slots are the sender's: `lockmod confirm number since
-    /// life reign longest digest`, and perhaps electorates.
+    /// life reign longest digest`, and perhaps what is remembered, and electorates.
     ConfirmQuestion(ConfirmQuestion),
     /// To who asked that: `lockmod confirmed number since first-last ... lost first-last ... digest
-    /// life longest digest`, and perhaps electorates:
+    /// life longest digest`, and perhaps `remembered master:reign:number:longest:left ...`, and
+    /// electorates:
     /// `electorates number:origin:name=life,... gone name:number ...`.
     Confirmation(Confirmation),
     /// To a master that asked: `lockmod floor left number up held sure first-last ...`.
@@ -167,22 +168,57 @@ impl fmt::Display for SlotMessage {
         }
         match self {
             SlotMessage::Report(_) => Ok(()),
-            SlotMessage::ConfirmQuestion(asked) => write_electorates(f, &asked.electorates),
+            SlotMessage::ConfirmQuestion(asked) => {
+                write_remembered(f, &asked.remembered)?;
+                write_electorates(f, &asked.electorates)
+            }
             SlotMessage::Question { slots, .. }
             | SlotMessage::Answer { answer: SlotAnswer { slots, .. }, .. } => write_runs(slots, f),
-            SlotMessage::Confirmation(told) => {
-                write_runs(&told.slots, f)?;
-                write!(f, " {LOST}")?;
-                write_runs(&told.lost, f)?;
-                write!(f, " {DIGEST} {} {} {}", told.life, told.longest.get(), told.digest)?;
-                write_electorates(f, &told.electorates)
-            }
+            SlotMessage::Confirmation(told) => write_confirmation(f, told),
         }
     }
 }
 
 fn write_runs(slots: &SlotRuns, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     slots.iter().try_for_each(|(first, last)| write!(f, " {first}-{last}"))
+}
+
+fn write_confirmation(f: &mut fmt::Formatter<'_>, told: &Confirmation) -> fmt::Result {
+    write_runs(&told.slots, f)?;
+    write!(f, " {LOST}")?;
+    write_runs(&told.lost, f)?;
+    write!(f, " {DIGEST} {} {} {}", told.life, told.longest.get(), told.digest)?;
+    write_remembered(f, &told.remembered)?;
+    write_electorates(f, &told.electorates)
+}
+
+fn write_remembered(f: &mut fmt::Formatter<'_>, all: &[Remembered]) -> fmt::Result {
+    if !all.is_empty() {
+        write!(f, " {REMEMBERED}")?;
+    }
+    all.iter().try_for_each(|Remembered { master, reign, number, longest, left }| {
+        let (master, longest) = (String::from_utf8_lossy(master), longest.get());
+        write!(f, " {master}:{reign}:{number}:{longest}:{}", left.get())
+    })
+}
+
+/// Reads what [`write_remembered`] and [`write_electorates`] write, if they wrote anything.
+fn read_rest<'a>(
+    words: impl Iterator<Item = &'a str>,
+) -> Option<(Vec<Remembered>, Option<Electorates>)> {
+    let mut words = words.peekable();
+    let mut remembered = Vec::new();
+    if words.next_if_eq(&REMEMBERED).is_some() {
+        while let Some(word) = words.next_if(|word| *word != ELECTORATES) {
+            let (master, counts) = word.split_once(':')?;
+            let mut counts = counts.split(':').map(|count| self::number(count.as_bytes()));
+            let mut count = || counts.next().flatten();
+            let (master, reign, number) = (master.as_bytes().to_vec(), count()?, count()?);
+            let (longest, left) = (Millis::new(count()?), Millis::new(count()?));
+            remembered.push(Remembered { master, reign, number, longest, left });
+        }
+    }
+    Some((remembered, read_electorates(&mut words)))
 }
 
 fn write_electorates(f: &mut fmt::Formatter<'_>, told: &Option<Electorates>) -> fmt::Result {
@@ -221,6 +257,29 @@ fn read_electorates<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Ele
     Some(told)
 }
 
+fn read_confirm_question<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<ConfirmQuestion> {
+    let mut count = || self::number(words.next()?.as_bytes());
+    let (number, since, life) = (count()?, count()?, count()?);
+    let (reign, longest, digest) = (count()?, Millis::new(count()?), count()?);
+    let (remembered, electorates) = read_rest(words)?;
+    let asked =
+        ConfirmQuestion { number, since, life, reign, longest, digest, electorates, remembered };
+    Some(asked)
+}
+
+fn read_confirmation<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<Confirmation> {
+    let mut count = || self::number(words.next()?.as_bytes());
+    let (number, since) = (count()?, count()?);
+    let slots = words.by_ref().take_while(|word| *word != LOST).filter_map(read_range).collect();
+    let lost = words.by_ref().take_while(|word| *word != DIGEST).filter_map(read_range).collect();
+    let mut count = || self::number(words.next()?.as_bytes());
+    let (life, longest, digest) = (count()?, Millis::new(count()?), count()?);
+    let (remembered, electorates) = read_rest(words)?;
+    let told =
+        Confirmation { number, since, slots, lost, life, longest, digest, electorates, remembered };
+    Some(told)
+}
+
 /// Reads a message of another master. `None` if the bytes are something else.
 pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
     let text = std::str::from_utf8(bytes).ok()?;
@@ -233,25 +292,10 @@ pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
         return Some(SlotMessage::Question { number, passage, slots });
     }
     if first == CONFIRM {
-        let (number, since) = (count(words.next())?, count(words.next())?);
-        let (life, reign) = (count(words.next())?, count(words.next())?);
-        let longest = Millis::new(count(words.next())?);
-        let digest = count(words.next())?;
-        let electorates = read_electorates(&mut words);
-        let asked = ConfirmQuestion { number, since, life, reign, longest, digest, electorates };
-        return Some(SlotMessage::ConfirmQuestion(asked));
+        return read_confirm_question(words).map(SlotMessage::ConfirmQuestion);
     }
     if first == CONFIRMED {
-        let (number, since) = (count(words.next())?, count(words.next())?);
-        let slots = words.by_ref().take_while(|word| *word != LOST).filter_map(read_range);
-        let slots = slots.collect();
-        let lost = words.by_ref().take_while(|word| *word != DIGEST).filter_map(read_range);
-        let lost = lost.collect();
-        let (life, longest) = (count(words.next())?, Millis::new(count(words.next())?));
-        let digest = count(words.next())?;
-        let electorates = read_electorates(&mut words);
-        let told = Confirmation { number, since, slots, lost, life, longest, digest, electorates };
-        return Some(SlotMessage::Confirmation(told));
+        return read_confirmation(words).map(SlotMessage::Confirmation);
     }
     let floor = Fence::new(count(Some(first))?)?;
     let left = Millis::new(count(words.next())?);
@@ -268,6 +312,7 @@ const CONFIRM: &str = "confirm";
 const CONFIRMED: &str = "confirmed";
 const LOST: &str = "lost";
 const DIGEST: &str = "digest";
+const REMEMBERED: &str = "remembered";
 const ELECTORATES: &str = "electorates";
 const GONE: &str = "gone";
 
@@ -362,6 +407,15 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
             let electorates =
                 Some(Electorates { known: known.collect(), gone, ..Electorates::default() });
             let electorates = electorates.filter(|_| number % 2 == 0);
+            let remember = |(master, left): (Vec<u8>, Millis)| Remembered {
+                master,
+                reign: number,
+                number: left.get(),
+                longest,
+                left,
+            };
+            let remembered = slots.iter().skip(1).map(|slot| (name(slot), left)).map(remember);
+            let remembered: Vec<_> = remembered.collect();
             for message in [
                 SlotMessage::Report(footing),
                 SlotMessage::Question { number, passage, slots: slots.clone() },
@@ -373,6 +427,7 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
                     longest,
                     digest: number,
                     electorates: electorates.clone(),
+                    remembered: remembered.clone(),
                 }),
                 SlotMessage::Confirmation(Confirmation {
                     number,
@@ -383,6 +438,7 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
                     longest,
                     digest: number,
                     electorates: electorates.clone(),
+                    remembered: remembered.clone(),
                 }),
                 SlotMessage::Answer {
                     number,

@@ -316,7 +316,7 @@ impl World {
         if self.has(Defect::Forgets) {
             voter.saved = Millis::ZERO;
         }
-        voter.lengths = Lengths::restored(voter.saved, NOW);
+        voter.lengths = Lengths::restored(&[], voter.saved, NOW);
         voter.lost = [true; MASTERS];
         if let Some(master) = state.masters.get_mut(at) {
             master.forgotten = master.forgotten.max(master.lease);

@@ -7,8 +7,10 @@
 //! move", rule 11, has the reasons.
 
 use super::Change;
+use super::authority::with_drift;
 use super::company::whole_wait;
 use super::electorate::MasterName;
+use super::shares::Remembered;
 use crate::engine::{Instant, Millis, TTL_MAX};
 
 /// What one master said of its leases.
@@ -34,10 +36,10 @@ pub struct Lengths {
 
 impl Lengths {
     /// What a node remembers after a start, if its state file has this.
-    pub fn restored(saved: Millis, now: Instant) -> Lengths {
+    pub fn restored(itself: &[u8], saved: Millis, now: Instant) -> Lengths {
         let mut lengths = Lengths { saved, ..Lengths::default() };
         if !saved.is_zero() {
-            lengths.hear(&[], (0, 0), saved, now);
+            lengths.hear(itself, (0, now.as_millis()), saved, now);
         }
         lengths
     }
@@ -51,14 +53,43 @@ impl Lengths {
         longest: Millis,
         now: Instant,
     ) {
-        let is_of_it = |said: &Said| said.name == name && said.reign == reign;
-        if self.said.iter().any(|said| is_of_it(said) && number < said.number) {
+        let longest = longest.min(TTL_MAX);
+        let (name, until) = (name.to_vec(), now.after(whole_wait(longest)));
+        self.take(Said { name, reign, number, longest, until }, now);
+    }
+
+    fn take(&mut self, new: Said, now: Instant) {
+        let is_of_it = |said: &Said| said.name == new.name && said.reign == new.reign;
+        if self.said.iter().any(|said| is_of_it(said) && new.number < said.number) {
             return;
         }
         self.said.retain(|said| !is_of_it(said) && now <= said.until);
-        let longest = longest.min(TTL_MAX);
-        let (name, until) = (name.to_vec(), now.after(whole_wait(longest)));
-        self.said.push(Said { name, reign, number, longest, until });
+        self.said.push(new);
+    }
+
+    /// What to tell others that may count by another electorate from now on.
+    pub(super) fn tell(&self, now: Instant) -> Vec<Remembered> {
+        let stands = self.said.iter().filter(|said| now <= said.until);
+        let tell = |Said { name, reign, number, longest, until }: &Said| {
+            let (master, left) = (name.clone(), now.until(*until));
+            Remembered { master, reign: *reign, number: *number, longest: *longest, left }
+        };
+        stands.map(tell).collect()
+    }
+
+    /// Takes what another one remembers. What this one knows of the same question counts.
+    pub(super) fn learn(&mut self, told: &[Remembered], now: Instant) {
+        for one in told {
+            let is_known = |said: &Said| {
+                said.name == one.master && said.reign == one.reign && one.number <= said.number
+            };
+            if !self.said.iter().any(is_known) {
+                let longest = one.longest.min(TTL_MAX);
+                let until = now.after(with_drift(one.left.min(whole_wait(longest))));
+                let (name, reign, number) = (one.master.clone(), one.reign, one.number);
+                self.take(Said { name, reign, number, longest, until }, now);
+            }
+        }
     }
 
     /// The longest lease that may stand.
@@ -126,6 +157,25 @@ mod tests {
         assert_eq!(lengths.longest(at(1_000_000)), Millis::ZERO, "it is gone");
     }
 
+    /// Those who count by another electorate may share no master with who heard a lease's length.
+    #[test]
+    fn what_is_remembered_is_passed_on_and_ends_no_later_there() {
+        let (mut one, mut other) = (Lengths::default(), Lengths::default());
+        one.hear(b"aa", (1, 5), length(9_000), at(100));
+        let told = one.tell(at(1_100));
+        let over = 100 + whole_wait(length(9_000)).get();
+        assert_eq!(told[0].left, length(over - 1_100));
+        other.learn(&told, at(1_100));
+        let until = 1_100 + with_drift(told[0].left).get();
+        assert_eq!(other.longest(at(until)), length(9_000));
+        assert_eq!(other.longest(at(until + 1)), Millis::ZERO);
+        one.learn(&other.tell(at(5_000)), at(5_000));
+        assert_eq!(one.longest(at(over + 1)), Millis::ZERO, "it knows better");
+        other.hear(b"aa", (1, 6), length(700), at(6_000));
+        other.learn(&told, at(6_000));
+        assert_eq!(other.longest(at(6_000)), length(700), "the master has said less since");
+    }
+
     #[test]
     fn a_start_remembers_the_longest_from_its_file_and_the_file_is_not_written_for_little() {
         let mut lengths = Lengths::default();
@@ -139,7 +189,7 @@ mod tests {
         assert_eq!(hear(&mut lengths, 3, 4_501), None, "little less");
         assert_eq!(hear(&mut lengths, 4, 4_500), Some(Change::ConfirmedLongest(length(4_500))));
         assert_eq!(hear(&mut lengths, 5, 4_501), Some(Change::ConfirmedLongest(length(4_501))));
-        let mut started = Lengths::restored(length(4_501), at(100));
+        let mut started = Lengths::restored(b"bb", length(4_501), at(100));
         assert_eq!((started.longest(at(9_000)), started.news(at(9_000))), (length(4_501), None));
         assert_eq!(started.news(at(10_000)), Some(Change::ConfirmedLongest(Millis::ZERO)));
     }

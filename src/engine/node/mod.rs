@@ -61,8 +61,8 @@ pub use recovery::{Found, Loaded, Recovery, Saved, Stopped, promote, recover, st
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use serving::{Effect, Gate, Look, NextCalls, Parting, Turning};
 pub use shares::{
-    ConfirmQuestion, Confirmation, Footing, MoveAtOnce, Passage, Question, SLOTS, Shares,
-    SlotAnswer, SlotRuns, question_number,
+    ConfirmQuestion, Confirmation, Footing, MoveAtOnce, Passage, Question, Remembered, SLOTS,
+    Shares, SlotAnswer, SlotRuns, question_number,
 };
 pub use slots::{Came, Slots};
 pub use start::{Begun, Caution, Warning};

@@ -68,6 +68,21 @@ pub struct Footing {
     pub left: Millis,
 }
 
+/// How long a lease of one master may stand, as another one remembers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    /// The master; empty if its name is not known.
+    pub master: MasterName,
+    /// As in [`ConfirmQuestion::reign`].
+    pub reign: u64,
+    /// The number of its question.
+    pub number: u64,
+    /// As in [`ConfirmQuestion::longest`].
+    pub longest: Millis,
+    /// For how long it may still stand.
+    pub left: Millis,
+}
+
 /// The question whether slots are the asker's: see
 /// [`Node::confirm_question`](super::Node::confirm_question).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +101,8 @@ pub struct ConfirmQuestion {
     pub digest: u64,
     /// These electorates, if a receiver may not know them.
     pub electorates: Option<Electorates>,
+    /// Then also what the asker remembers: who hears of an electorate must know that too.
+    pub remembered: Vec<Remembered>,
 }
 
 /// An answer to a [`ConfirmQuestion`].
@@ -108,6 +125,8 @@ pub struct Confirmation {
     pub digest: u64,
     /// These electorates, if they are not the asker's.
     pub electorates: Option<Electorates>,
+    /// Then, and if there are several, also what the sender remembers.
+    pub remembered: Vec<Remembered>,
 }
 
 /// An answer to a [`Question`].

@@ -734,6 +734,7 @@ mod tests {
             longest: Millis::new(longest),
             digest: 0,
             electorates: None,
+            remembered: Vec::new(),
         };
         node.confirm(name, &asked, at(now))
     }
@@ -992,6 +993,7 @@ mod tests {
             longest: LONGEST,
             digest: 0,
             electorates,
+            remembered: Vec::new(),
         };
         let has_vote = |known, asked| {
             let mut node = Node::new();

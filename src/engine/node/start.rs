@@ -125,7 +125,9 @@ impl Node {
         }
         let found = found?;
         if let Some(slots) = &mut self.slots {
-            slots.lengths = Lengths::restored(found.confirmed_longest(), loaded.clocks.now);
+            let itself = &slots.confirmations.electorates().itself.name;
+            let longest = found.confirmed_longest();
+            slots.lengths = Lengths::restored(itself, longest, loaded.clocks.now);
         }
         let loaded = Loaded { highest: self.promises.highest(), ..loaded };
         let mut recovery = recover(found, loaded);

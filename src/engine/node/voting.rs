@@ -15,6 +15,7 @@ impl Slots {
         let (Some(at), Some(since)) = (at, since) else { return };
         let elector = Elector { name: name.to_vec(), life: told.life };
         let electorates = (told.electorates.as_ref(), told.digest);
+        self.lengths.learn(&told.remembered, now);
         if self.hear_of(&elector, electorates, now) {
             let told = (&told.slots, &told.lost, told.longest);
             self.confirmations.confirmed(&elector, (at, since), told, now);
@@ -59,7 +60,19 @@ impl Node {
         let (since, digest, electorates) = slots.confirmations.ask(is_hurried, now)?;
         let [number, since] = [now, since].map(|at| question_number(slots.boot, at));
         let life = slots.confirmations.electorates().itself.life;
-        Some(ConfirmQuestion { number, since, life, reign, longest, digest, electorates })
+        let tells = electorates.is_some();
+        let remembered = if tells { slots.lengths.tell(now) } else { Vec::new() };
+        let asked = ConfirmQuestion {
+            number,
+            since,
+            life,
+            reign,
+            longest,
+            digest,
+            electorates,
+            remembered,
+        };
+        Some(asked)
     }
 
     /// Whether the last look is recent enough to [confirm](Node::confirm) by it.
@@ -87,6 +100,7 @@ impl Node {
     ) -> Option<Confirmation> {
         let slots = self.slots.as_mut().filter(|slots| slots.table.looked_at().is_some())?;
         let elector = Elector { name: name.to_vec(), life: asked.life };
+        slots.lengths.learn(&asked.remembered, now);
         slots.hear_of(&elector, (asked.electorates.as_ref(), asked.digest), now);
         slots.compare(now);
         self.wait_for_others(now);
@@ -98,7 +112,20 @@ impl Node {
         let known = slots.confirmations.electorates();
         let (life, digest) = (known.itself.life, known.digest());
         let electorates = (digest != asked.digest).then(|| known.clone());
-        Some(Confirmation { number, since, slots: its, lost, life, longest, digest, electorates })
+        let tells = electorates.is_some() || known.known.len() > 1;
+        let remembered = if tells { slots.lengths.tell(now) } else { Vec::new() };
+        let slots = its;
+        Some(Confirmation {
+            number,
+            since,
+            slots,
+            lost,
+            life,
+            longest,
+            digest,
+            electorates,
+            remembered,
+        })
     }
 
     /// Takes another master's confirmation.

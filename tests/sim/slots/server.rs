@@ -283,7 +283,7 @@ impl Cluster {
                 let told = self.masters[to].node.engine.confirm(&name, &asked, now);
                 if let Some(mut told) = told.filter(|_| self.keep_news(to)) {
                     if broken == Broken::ForgetsLengths {
-                        told.longest = Millis::ZERO;
+                        (told.longest, told.remembered) = (Millis::ZERO, Vec::new());
                     }
                     let text = SlotMessage::Confirmation(told).to_string();
                     self.send(to, from, Mail::Text(text));
@@ -376,9 +376,17 @@ impl Cluster {
             let known = own.known.iter().map(alone).collect();
             let electorates = Some(Electorates { known, ..Electorates::default() });
             let (life, digest) = (1, 0);
-            let longest = Millis::ZERO;
-            let told =
-                Confirmation { number, since, slots, lost, life, longest, digest, electorates };
+            let told = Confirmation {
+                number,
+                since,
+                slots,
+                lost,
+                life,
+                longest: Millis::ZERO,
+                digest,
+                electorates,
+                remembered: Vec::new(),
+            };
             for other in others {
                 master.node.engine.confirmed(&name_of(other), &told, now);
             }
