@@ -164,13 +164,10 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
             answer(context, (sender, number), (&slots, passage));
         }
         Some(SlotMessage::ConfirmQuestion(asked)) if has_begun && can_confirm(context, &asked) => {
-            // In a large Cluster, questions come more often.
-            let is_fresh =
-                process::with(server, |process| process.node.has_just_looked(clock::now()));
-            if !is_fresh {
-                look(context);
-            }
             confirm(context, sender, &asked);
+        }
+        Some(SlotMessage::ConfirmQuestion(asked)) => {
+            process::with(server, |process| process.node.overhear(sender, &asked, clock::now()));
         }
         Some(SlotMessage::Confirmation(told)) if has_begun && context.flags().is_master() => {
             look(context);
@@ -236,6 +233,10 @@ fn can_confirm(context: &Context<'_>, asked: &ConfirmQuestion) -> bool {
 /// Says which slots of another master are its own, as this server believes.
 fn confirm(context: &mut Context<'_>, sender: &[u8], asked: &ConfirmQuestion) {
     let server = context.in_server();
+    // In a large Cluster, questions come more often.
+    if !process::with(server, |process| process.node.has_just_looked(clock::now())) {
+        look(context);
+    }
     let told = process::with(server, |process| process.node.confirm(sender, asked, clock::now()));
     let told = told.filter(|_| keep_news(context));
     if let Some(told) = told {

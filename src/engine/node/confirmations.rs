@@ -67,8 +67,10 @@ pub(super) struct Confirmations {
     own: SlotSet,
     /// Slots are on their way here: the node decides there too.
     some_come: bool,
+    /// The server knows nodes that are no masters.
+    has_replicas: bool,
     asked_at: Option<Instant>,
-    /// How long a lease of this node may stand, as its questions say, and since when they do.
+    /// How long a lease of this node may stand, as its questions say, and when that last grew.
     allows: (Millis, Instant),
     /// Since when too few answer, and whether the log names those that do not.
     silence: Option<(Instant, bool)>,
@@ -136,6 +138,7 @@ impl Confirmations {
             panels: Vec::new(),
             own: SlotSet::default(),
             some_come: false,
+            has_replicas: false,
             asked_at: None,
             allows: (Millis::ZERO, Instant::default()),
             silence: None,
@@ -207,6 +210,7 @@ impl Confirmations {
         self.ended.retain(|slot, _| !own.has(*slot));
         self.own = own;
         self.some_come = !shares.importing.is_empty();
+        self.has_replicas = !shares.replicas.is_empty();
         self.succession.look(shares, now);
         self.masters = shares.other_masters();
         self.meet(now);
@@ -304,16 +308,22 @@ impl Confirmations {
         starts.and_then(|starts| starts.into_iter().max())
     }
 
+    /// Whether the node may decide in any slot.
+    pub(super) fn has_slots(&self) -> bool {
+        self.own.len() > 0 || self.some_come
+    }
+
     /// Notes how long a lease of this node may stand, as the next question says.
     pub(super) fn allow(&mut self, longest: Millis, now: Instant) {
         let (before, since) = self.allows;
         self.allows = (longest, if before < longest { now } else { since });
     }
 
-    /// Whether most masters know that a lease of this node may stand for so long.
-    pub(super) fn know_of(&self, longest: Millis) -> bool {
+    /// Whether most masters know that a lease of this node may stand for so long: their answers
+    /// count, and the questions said so.
+    pub(super) fn know_of(&self, longest: Millis, now: Instant) -> bool {
         let (told, since) = self.allows;
-        longest <= told && self.are_most(|voter| voter.asked.is_some_and(|asked| since <= asked))
+        longest <= told && self.are_most(|voter| voter.counts(now) && Some(since) <= voter.asked)
     }
 
     /// The longest lease of others that may stand, as those remember whose answers count.
@@ -332,9 +342,10 @@ impl Confirmations {
     ) -> Option<(Instant, u64, Option<Electorates>)> {
         let pause = if is_hurried { HURRY } else { ASK_EVERY };
         let is_due = self.asked_at.is_none_or(|at| at.after(pause) <= now);
-        let has_others = !self.masters.is_empty() || self.votes().next().is_some();
-        let decides = self.own.len() > 0 || self.some_come;
-        if !has_others || !decides || !is_due {
+        // A replica that takes over from the only master must have heard how long its leases stand.
+        let has_others =
+            !self.masters.is_empty() || self.votes().next().is_some() || self.has_replicas;
+        if !has_others || !self.has_slots() || !is_due {
             return None;
         }
         self.asked_at = Some(now);

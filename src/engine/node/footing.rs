@@ -22,10 +22,13 @@ impl Slots {
         Some(footing)
     }
 
-    /// The longest lease of another master that may stand, as this one and those with a vote
-    /// remember.
+    /// The longest lease that may stand of another master, or from an earlier reign of this one, as
+    /// this one and those with a vote remember.
     pub(super) fn longest(&self, now: Instant) -> Millis {
-        self.lengths.longest(now).max(self.confirmations.longest(now))
+        let itself = &self.confirmations.electorates().itself.name;
+        let reign = self.reign.unwrap_or_default();
+        let remembered = self.lengths.longest_besides(itself, reign, now);
+        remembered.max(self.confirmations.longest(now))
     }
 }
 
@@ -50,7 +53,8 @@ impl Node {
         Footing { floor: self.promises.floor(), left }
     }
 
-    /// The longest lease that may stand at another node, as far as this one knows.
+    /// The longest lease that this node goes by: of others, as far as it knows, and within its own
+    /// settings.
     pub(super) fn longest(&self, max_ttl: Millis, now: Instant) -> Millis {
         let told = self.slots.as_ref().map(|slots| slots.longest(now));
         self.group_longest(max_ttl, now).max(told.unwrap_or_default())

@@ -45,7 +45,7 @@ impl Lengths {
     }
 
     /// Notes what a master says with the question of this number. It knows all leases of its reign,
-    /// so what it said before counts no longer.
+    /// so what it said before counts no longer. No length is more than [`TTL_MAX`].
     pub fn hear(
         &mut self,
         name: &[u8],

@@ -163,7 +163,7 @@ impl Slots {
             && self.table.is_settled(slot)
             && self.pauses.knows(now)
             && self.confirmations.holds(slot, now)
-            && self.confirmations.know_of(own_longest)
+            && self.confirmations.know_of(own_longest, now)
     }
 
     /// What must be done before the node decides in a slot, just after a look. `longest`: the
@@ -175,7 +175,7 @@ impl Slots {
             true => self.confirmations.steady_since(slot, now),
             false => Some(now),
         };
-        let may_decide = self.pauses.knows(now) && self.confirmations.know_of(own);
+        let may_decide = self.pauses.knows(now) && self.confirmations.know_of(own, now);
         match steady_since.filter(|_| may_decide) {
             Some(since) => self.table.coming(slot, &self.company, (now, since, longest)),
             None => Coming::Asks,
@@ -970,6 +970,46 @@ mod tests {
         assert!(decides(&node, 1_000, 800));
         let itself = node.slots.as_ref().unwrap().lengths.longest(at(800));
         assert_eq!(itself, length(6_500), "its own vote counts too");
+    }
+
+    /// Regressions: a master without slots remembered its own setting, a day by default, for which
+    /// it then waited as a successor; one that was promoted waited for what its own data said of
+    /// leases; and the replica of the only master heard nothing.
+    #[test]
+    fn who_says_how_long_its_leases_stand_and_who_remembers() {
+        let mut node = joined();
+        node.sees(&Shares { own: Vec::new(), ..shares(&[]) }, at(0));
+        assert_eq!(node.confirm_question(at(100), length(86_400_000)), None);
+        assert_eq!(node.longest(LONGEST, at(100)), LONGEST);
+        node.sees(&Shares { own: Vec::new(), ..coming(12) }, at(200));
+        assert!(node.confirm_question(at(200), length(9_000)).is_some(), "it decides there soon");
+        assert_eq!(node.longest(LONGEST, at(200)), LONGEST, "it knows its own leases");
+        node.rejoin_cluster(BOOT);
+        assert_eq!(node.longest(LONGEST, at(300)), length(9_000), "those may be lost now");
+        let mut only = Node::new();
+        only.join_cluster(BOOT, Electorates::default());
+        let replicas = vec![b"bb".to_vec()];
+        only.sees(&Shares { own: vec![(0, 9)], replicas, ..Shares::default() }, at(0));
+        let asked = only.confirm_question(at(100), length(9_000)).expect("its replica hears it");
+        let mut replica = Node::new();
+        replica.join_cluster(BOOT, Electorates::default());
+        replica.overhear(b"aa", &asked, at(100));
+        replica.rejoin_cluster(BOOT);
+        assert_eq!(replica.longest(LONGEST, at(200)), length(9_000));
+    }
+
+    /// Regression: answers from long ago were enough where a slot was on its way here.
+    #[test]
+    fn who_decides_in_a_slot_on_its_way_here_has_told_most_masters_a_moment_ago() {
+        let mut node = node();
+        node.sees(&coming(12), at(100));
+        ask(&mut node, (5, 0), (100, 101));
+        assert_eq!(come(&mut node, 12, 101), Came::Decides(true));
+        node.slots.as_mut().unwrap().pauses.hang.had_none(at(3_000));
+        node.see(&coming(12), at(3_000));
+        node.answered(b"bb", number(3_000), &answer(5, 0, vec![(12, 12)]), at(3_001));
+        let clocks = Clocks { now: at(3_001), wall: UnixTime::from_millis(WALL) };
+        assert_eq!(node.come(12, clocks, (LONGEST, CAUTION)), Ok(Came::Asks));
     }
 
     fn length(millis: u64) -> Millis {

@@ -54,9 +54,9 @@ impl Node {
     /// is due.
     pub fn confirm_question(&mut self, now: Instant, max_ttl: Millis) -> Option<ConfirmQuestion> {
         let longest = self.own_longest(max_ttl, now);
-        let slots = self.slots.as_mut()?;
+        let slots = self.slots.as_mut().filter(|slots| slots.confirmations.has_slots())?;
         let reign = slots.allow(longest, now);
-        let is_hurried = slots.is_hurried(now) || !slots.confirmations.know_of(longest);
+        let is_hurried = slots.is_hurried(now) || !slots.confirmations.know_of(longest, now);
         let (since, digest, electorates) = slots.confirmations.ask(is_hurried, now)?;
         let [number, since] = [now, since].map(|at| question_number(slots.boot, at));
         let life = slots.confirmations.electorates().itself.life;
@@ -101,13 +101,13 @@ impl Node {
         let slots = self.slots.as_mut().filter(|slots| slots.table.looked_at().is_some())?;
         let elector = Elector { name: name.to_vec(), life: asked.life };
         slots.lengths.learn(&asked.remembered, now);
+        slots.lengths.hear(name, (asked.reign, asked.number), asked.longest, now);
         slots.hear_of(&elector, (asked.electorates.as_ref(), asked.digest), now);
         slots.compare(now);
         self.wait_for_others(now);
         let slots = self.slots.as_mut()?;
         let ConfirmQuestion { number, reign, .. } = *asked;
         let (its, lost, since) = slots.witness.confirm(name, (number, asked.since));
-        slots.lengths.hear(name, (reign, number), asked.longest, now);
         let longest = slots.lengths.longest_besides(name, reign, now);
         let known = slots.confirmations.electorates();
         let (life, digest) = (known.itself.life, known.digest());
@@ -126,6 +126,14 @@ impl Node {
             electorates,
             remembered,
         })
+    }
+
+    /// Takes another master's question without an answer: this server has no vote, but may take the
+    /// place of the only master.
+    pub fn overhear(&mut self, name: &[u8], asked: &ConfirmQuestion, now: Instant) {
+        if let Some(slots) = &mut self.slots {
+            slots.lengths.hear(name, (asked.reign, asked.number), asked.longest, now);
+        }
     }
 
     /// Takes another master's confirmation.

@@ -271,7 +271,9 @@ impl Cluster {
             }
             SlotMessage::Answer { .. } | SlotMessage::Confirmation(_) if !is_master => {}
             SlotMessage::Question { .. } if !can_answer => {}
-            SlotMessage::ConfirmQuestion(asked) if !can_answer && !engine.has_vote(&asked) => {}
+            SlotMessage::ConfirmQuestion(asked) if !can_answer && !engine.has_vote(&asked) => {
+                engine.overhear(&name, &asked, now);
+            }
             SlotMessage::Answer { number, answer } => {
                 self.masters[to].heard_floors[from] = answer.footing.floor.get();
                 self.look(to);
