@@ -145,7 +145,8 @@ fn availability_of(context: &mut Context<'_>, name: &KeyName, now: Instant) -> A
     }
 }
 
-/// Whether the server would accept a write to the lock's key.
+/// Whether the server would accept a write to the lock's key. In a Cluster it is asked with a
+/// command that decides, so a slot in which the node may not decide refuses it too.
 fn gate(context: &mut Context<'_>, name: &KeyName) -> Gate {
     let server = context.in_server();
     let may_have_lost = process::with(server, |process| {

@@ -126,6 +126,8 @@ pub(crate) struct State {
     turns: u8,
     settings: u8,
     starts: u8,
+    /// The second master has had leases.
+    has_gone: bool,
     are_two: bool,
 }
 
@@ -290,9 +292,10 @@ impl World {
         if has_waited && at == 1 {
             let long = longest > length(SHORT) && state.masters[at].setting == SHORT;
             self.witnessed.saw(if long { Witness::WaitedLong } else { Witness::WaitedShort } as u8);
-        } else if has_waited && state.turns > 3 {
+        } else if has_waited && state.has_gone {
             self.witnessed.saw(Witness::CameBack as u8);
         }
+        state.has_gone |= at == 1;
         let master = &mut state.masters[at];
         master.is_settled = true;
         master.lease = master.lease.max(master.setting);
@@ -409,7 +412,8 @@ impl Model for World {
         };
         let masters = [master(LONG, true), master(SHORT, false)];
         let voters = [voter.clone(), voter.clone(), voter];
-        vec![State { voters, masters, turns: 0, settings: 0, starts: 0, are_two: false }]
+        let (has_gone, are_two) = (false, false);
+        vec![State { voters, masters, turns: 0, settings: 0, starts: 0, has_gone, are_two }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
