@@ -272,7 +272,9 @@ impl Cluster {
             SlotMessage::Answer { .. } | SlotMessage::Confirmation(_) if !is_master => {}
             SlotMessage::Question { .. } if !can_answer => {}
             SlotMessage::ConfirmQuestion(asked) if !can_answer && !engine.has_vote(&asked) => {
-                engine.overhear(&name, &asked, now);
+                if broken != Broken::ForgetsLengths {
+                    engine.overhear(&name, &asked, now);
+                }
             }
             SlotMessage::Answer { number, answer } => {
                 self.masters[to].heard_floors[from] = answer.footing.floor.get();
