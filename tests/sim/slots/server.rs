@@ -230,7 +230,9 @@ impl Cluster {
             self.raise_epoch(at);
             let others = self.others(at);
             let master = &mut self.masters[at];
-            let highest = others.map(|other| master.epochs[other]).max();
+            // A replica has the epoch of its master.
+            let masters = others.filter(|other| master.are_masters[*other]);
+            let highest = masters.map(|other| master.epochs[other]).max();
             let is_highest = Some(master.epochs[at]) > highest || broken != Broken::Nothing;
             master.node.engine.raised_epoch(is_highest);
         }
