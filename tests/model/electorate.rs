@@ -19,10 +19,10 @@ use std::collections::BTreeSet;
 use lockmod::engine::{
     Elector, Electorate, Electorates, Instant, MasterName, Millis, Shares, Succession,
 };
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
+use rand::RngExt;
 use stateright::{Model, Property};
 
+use super::walk::stray;
 use super::witness::Witnessed;
 
 /// The length of a tick, so that two are longer than an answer counts.
@@ -315,28 +315,14 @@ const STEPS: usize = 100;
 impl World {
     /// Walks at random, so many times. Returns the steps to two who share no voter.
     pub(crate) fn wander(&self, walks: u64) -> Option<Vec<Action>> {
-        (0..walks).find_map(|seed| self.walk(&mut StdRng::seed_from_u64(seed)))
-    }
-
-    fn walk(&self, random: &mut StdRng) -> Option<Vec<Action>> {
-        let mut state = self.init_states().remove(0);
-        let (mut path, mut actions) = (Vec::new(), Vec::new());
-        for _ in 0..STEPS {
-            actions.clear();
-            self.actions(&state, &mut actions);
+        let begins = || self.init_states().remove(0);
+        stray(self, (walks, STEPS), begins, |random, actions| {
             // Otherwise hardly any electorate would last.
-            let action = match random.random_ratio(1, 6) {
+            match random.random_ratio(1, 6) {
                 true => Action::Tick,
                 false => actions[random.random_range(0..actions.len())],
-            };
-            let Some(next) = self.next_state(&state, action) else { continue };
-            state = next;
-            path.push(action);
-            if self.is_split(&state) {
-                return Some(path);
             }
-        }
-        None
+        })
     }
 }
 

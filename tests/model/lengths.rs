@@ -13,10 +13,10 @@
 //! The clock of the model stands still: a tick ages everything that is remembered.
 
 use lockmod::engine::{Change, Instant, Lengths, Millis, SUPPORT};
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
+use rand::RngExt;
 use stateright::{Model, Property};
 
+use super::walk::stray;
 use super::witness::Witnessed;
 
 /// The length of a tick, so that two are longer than an answer counts.
@@ -352,10 +352,28 @@ const STEPS: usize = 200;
 impl World {
     /// Walks at random, so many times. Returns the steps to two leases.
     pub(crate) fn wander(&self, walks: u64) -> Option<Vec<Action>> {
-        (0..walks).find_map(|seed| self.walk(&mut StdRng::seed_from_u64(seed)))
+        stray(
+            self,
+            (walks, STEPS),
+            || self.begins(),
+            |random, actions| {
+                let is_rare = |action: &Action| {
+                    matches!(action, Action::Turn(_) | Action::Set(_) | Action::Start(_))
+                };
+                let (rare, often): (Vec<Action>, Vec<Action>) =
+                    actions.iter().partition(|action| is_rare(action));
+                // Otherwise hardly any wait would end.
+                match random.random_range(0..40) {
+                    0..=7 => Action::Tick,
+                    8..=9 if !rare.is_empty() => rare[random.random_range(0..rare.len())],
+                    _ => often[random.random_range(0..often.len())],
+                }
+            },
+        )
     }
 
-    fn walk(&self, random: &mut StdRng) -> Option<Vec<Action>> {
+    /// The state after what happens first.
+    fn begins(&self) -> State {
         let mut state = self.init_states().remove(0);
         for action in self.bounds.before {
             let is_possible = |at| self.may_grant(&state, at);
@@ -363,28 +381,7 @@ impl World {
                 state = self.next_state(&state, *action).expect("it changes something");
             }
         }
-        let (mut path, mut actions) = (Vec::new(), Vec::new());
-        for _ in 0..STEPS {
-            actions.clear();
-            self.actions(&state, &mut actions);
-            let rare = |action: &Action| {
-                matches!(action, Action::Turn(_) | Action::Set(_) | Action::Start(_))
-            };
-            let (rare, often): (Vec<Action>, Vec<Action>) = actions.iter().partition(|it| rare(it));
-            // Otherwise hardly any wait would end.
-            let action = match random.random_range(0..40) {
-                0..=7 => Action::Tick,
-                8..=9 if !rare.is_empty() => rare[random.random_range(0..rare.len())],
-                _ => often[random.random_range(0..often.len())],
-            };
-            let Some(next) = self.next_state(&state, action) else { continue };
-            state = next;
-            path.push(action);
-            if state.are_two {
-                return Some(path);
-            }
-        }
-        None
+        state
     }
 }
 

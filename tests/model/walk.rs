@@ -69,3 +69,31 @@ fn choose(random: &mut StdRng, actions: &[Action]) -> Option<Action> {
         some => Some(some[random.random_range(0..some.len())]),
     }
 }
+
+/// Walks at random through a model, so many times, each with its own seed and so many steps.
+/// `begins`: where a walk begins; `choose`: picks one of the possible actions. Returns the actions
+/// of a walk to a violation, if there is one.
+pub(crate) fn stray<M: Model<Action: Copy>>(
+    model: &M,
+    (walks, steps): (u64, usize),
+    begins: impl Fn() -> M::State,
+    choose: impl Fn(&mut StdRng, &[M::Action]) -> M::Action,
+) -> Option<Vec<M::Action>> {
+    let properties = model.properties();
+    (0..walks).find_map(|seed| {
+        let random = &mut StdRng::seed_from_u64(seed);
+        let (mut state, mut path, mut actions) = (begins(), Vec::new(), Vec::new());
+        for _ in 0..steps {
+            actions.clear();
+            model.actions(&state, &mut actions);
+            let action = choose(random, &actions);
+            let Some(next) = model.next_state(&state, action) else { continue };
+            state = next;
+            path.push(action);
+            if !properties.iter().all(|property| (property.condition)(model, &state)) {
+                return Some(path);
+            }
+        }
+        None
+    })
+}
