@@ -326,6 +326,12 @@ mod tests {
         assert!(!lines(&survey, Some(80)).iter().any(|line| line.starts_with("b: ")), "not cut");
     }
 
+    fn of_one(status: NodeStatus) -> Survey {
+        let (node, masters) = ("a".into(), Vec::new());
+        let node = NodeSurvey { node, masters, unlisted: None, status: Ok(status) };
+        Survey::of(vec![node], 1)
+    }
+
     #[test]
     fn moves_that_failed_are_shown_for_a_server_of_a_cluster() {
         let told = |count| {
@@ -335,13 +341,7 @@ mod tests {
                 fields: [(NodeField::FailedMoves, count)].into(),
                 ..NodeStatus::default()
             };
-            let node = NodeSurvey {
-                node: "a".into(),
-                masters: Vec::new(),
-                unlisted: None,
-                status: Ok(status),
-            };
-            let survey = Survey::of(vec![node], 1);
+            let survey = of_one(status);
             let shown = format!("\"failed_moves\":{count}");
             assert!(json(&survey).to_string().contains(&shown), "{}", json(&survey));
             lines(&survey, None).concat()
@@ -355,13 +355,7 @@ mod tests {
     fn slots_about_which_masters_ask_are_shown_for_a_cluster_that_grants() {
         let share = SlotShare { granting: SLOTS, asking: 12, ..SlotShare::default() };
         let status = NodeStatus { is_master: true, slots: Some(share), ..NodeStatus::default() };
-        let node = NodeSurvey {
-            node: "a".into(),
-            masters: Vec::new(),
-            unlisted: None,
-            status: Ok(status),
-        };
-        let survey = Survey::of(vec![node], 1);
+        let survey = of_one(status);
         let shown = lines(&survey, None).concat();
         assert!(shown.contains("  grants; nothing yet in 12 of 16384 slots  "), "{shown}");
         assert_eq!(survey.margin(), 0);

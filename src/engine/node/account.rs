@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::{Caution, Counts, Electorates, HeldCount, Lease, Line, Lock, Node};
-use crate::engine::{Fence, Histogram, Instant, Millis, QuarantineReason, Refusal};
+use crate::engine::{Fence, Histogram, Instant, Millis, QuarantineReason};
 
 /// Whether a lock is held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -188,30 +188,6 @@ impl Node {
         }
     }
 
-    /// How much longer, at least, the node grants nothing because leases that it does not know may
-    /// stand.
-    fn least_left(&self, now: Instant, settings: (Millis, Caution)) -> Millis {
-        let of_slots = match self.common_obstacle(now, settings) {
-            Some(_) => self.unsettled_left(now, settings),
-            None => Millis::ZERO,
-        };
-        self.promises().least_left(now).max(of_slots)
-    }
-
-    /// How much longer, at least, the node waits in those of its own slots in which it grants
-    /// nothing; zero if it only asks other masters.
-    fn unsettled_left(&self, now: Instant, settings: (Millis, Caution)) -> Millis {
-        match self.common_obstacle(now, settings) {
-            Some(Refusal::Quarantine { left, .. }) => left,
-            Some(_) => Millis::ZERO,
-            None => {
-                let ends_at = self.slots.as_ref().and_then(|slots| slots.table.first_end());
-                // A lease includes its last millisecond, and so does the wait for it.
-                ends_at.map_or(Millis::ZERO, |until| now.until(until.after(Millis::new(1))))
-            }
-        }
-    }
-
     /// What the node reports about itself. `moved` is as in [`Tally::held`](super::Tally::held).
     pub fn account(
         &mut self,
@@ -224,6 +200,9 @@ impl Node {
         let (replicas, supporters) = authority.map_or((0, (0, 0)), |authority| {
             (authority.replicas(), (authority.counted_supporters(now), authority.needed()))
         });
+        let obstacle = self.common_obstacle(now, settings);
+        let (unsettled, unsettled_left) = self.unsettled(obstacle.as_ref(), now);
+        let of_all_slots = obstacle.map_or(Millis::ZERO, |_| unsettled_left);
         NodeAccount {
             replicas,
             supporters,
@@ -238,9 +217,9 @@ impl Node {
             floor: self.promises().floor(),
             highest_fence: self.promises().highest(),
             fence_jumps: self.promises().jumped(),
-            quarantine_left: self.least_left(now, settings),
-            unsettled: self.unsettled(now, settings),
-            unsettled_left: self.unsettled_left(now, settings),
+            quarantine_left: self.promises().least_left(now).max(of_all_slots),
+            unsettled,
+            unsettled_left,
             electorates: self.electorate_count(),
             voters: self.electorates().map_or(0, Electorates::voter_count),
         }

@@ -67,9 +67,9 @@ impl Lengths {
         self.said.push(new);
     }
 
-    /// What to tell others that may count by another electorate from now on.
-    pub(super) fn tell(&self, now: Instant) -> Vec<Remembered> {
-        let stands = self.said.iter().filter(|said| now <= said.until);
+    /// What to tell others, if they may count by another electorate from now on.
+    pub(super) fn tell(&self, is_to_tell: bool, now: Instant) -> Vec<Remembered> {
+        let stands = self.said.iter().filter(|said| is_to_tell && now <= said.until);
         let tell = |Said { name, reign, number, longest, until }: &Said| {
             let (master, left) = (name.clone(), now.until(*until));
             Remembered { master, reign: *reign, number: *number, longest: *longest, left }
@@ -162,14 +162,14 @@ mod tests {
     fn what_is_remembered_is_passed_on_and_ends_no_later_there() {
         let (mut one, mut other) = (Lengths::default(), Lengths::default());
         one.hear(b"aa", (1, 5), length(9_000), at(100));
-        let told = one.tell(at(1_100));
+        let told = one.tell(true, at(1_100));
         let over = 100 + whole_wait(length(9_000)).get();
         assert_eq!(told[0].left, length(over - 1_100));
         other.learn(&told, at(1_100));
         let until = 1_100 + with_drift(told[0].left).get();
         assert_eq!(other.longest(at(until)), length(9_000));
         assert_eq!(other.longest(at(until + 1)), Millis::ZERO);
-        one.learn(&other.tell(at(5_000)), at(5_000));
+        one.learn(&other.tell(true, at(5_000)), at(5_000));
         assert_eq!(one.longest(at(over + 1)), Millis::ZERO, "it knows better");
         other.hear(b"aa", (1, 6), length(700), at(6_000));
         other.learn(&told, at(6_000));

@@ -417,13 +417,18 @@ impl Node {
         }
     }
 
-    /// In how many of its own slots the node grants nothing: in all, as long as it decides nowhere;
-    /// otherwise in [`Node::unsettled_slots`].
-    pub(super) fn unsettled(&self, now: Instant, settings: (Millis, Caution)) -> usize {
-        let Some(slots) = &self.slots else { return 0 };
-        match self.common_obstacle(now, settings) {
-            Some(_) => slots.table.own().len(),
-            None => slots.table.unsettled().len(),
+    /// In how many of its own slots the node grants nothing: in all, if there is a common obstacle;
+    /// otherwise in [`Node::unsettled_slots`]. And how much longer, at least, it waits there; zero
+    /// if it only asks other masters.
+    pub(super) fn unsettled(&self, obstacle: Option<&Refusal>, now: Instant) -> (usize, Millis) {
+        let Some(Slots { table, .. }) = self.slots.as_deref() else { return Default::default() };
+        match obstacle {
+            Some(Refusal::Quarantine { left, .. }) => (table.own().len(), *left),
+            Some(_) => (table.own().len(), Millis::ZERO),
+            None => {
+                let first = table.first_end().map(|until| left(now, until));
+                (table.unsettled().len(), first.unwrap_or_default())
+            }
         }
     }
 
@@ -841,7 +846,11 @@ mod tests {
 
     #[test]
     fn slots_are_counted_as_long_as_nothing_is_granted_there() {
-        let count = |node: &Node, now| node.unsettled(at(now), (LONGEST, CAUTION));
+        let unsettled = |node: &Node, now, caution| {
+            let obstacle = node.common_obstacle(at(now), (LONGEST, caution));
+            node.unsettled(obstacle.as_ref(), at(now)).0
+        };
+        let count = |node: &Node, now| unsettled(node, now, CAUTION);
         let obstacle = |node: &Node, now| node.obstacle(at(now), (LONGEST, CAUTION));
         assert_eq!(count(&Node::new(), 0), 0, "outside of a Cluster");
         let mut node = node();
@@ -868,7 +877,7 @@ mod tests {
         assert_eq!(count(&started, 700), 10, "it waits for the leases of one");
         let reckless = Caution { quarantine: false, ..CAUTION };
         started.is_confirmed(at(700));
-        assert_eq!(started.unsettled(at(700), (LONGEST, reckless)), 0, "it need not");
+        assert_eq!(unsettled(&started, 700, reckless), 0, "it need not");
         let over = with_drift(SUPPORT.saturating_add(LONGEST)).get();
         let (reason, left) = (QuarantineReason::OtherMaster, Millis::new(over + 1 - 700));
         assert_eq!(obstacle(&started, 700), Some(Refusal::Quarantine { reason, left }));

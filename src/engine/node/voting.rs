@@ -60,8 +60,7 @@ impl Node {
         let (since, digest, electorates) = slots.confirmations.ask(is_hurried, now)?;
         let [number, since] = [now, since].map(|at| question_number(slots.boot, at));
         let life = slots.confirmations.electorates().itself.life;
-        let tells = electorates.is_some();
-        let remembered = if tells { slots.lengths.tell(now) } else { Vec::new() };
+        let remembered = slots.lengths.tell(electorates.is_some(), now);
         let asked = ConfirmQuestion {
             number,
             since,
@@ -112,13 +111,12 @@ impl Node {
         let known = slots.confirmations.electorates();
         let (life, digest) = (known.itself.life, known.digest());
         let electorates = (digest != asked.digest).then(|| known.clone());
-        let tells = electorates.is_some() || known.known.len() > 1;
-        let remembered = if tells { slots.lengths.tell(now) } else { Vec::new() };
-        let slots = its;
+        let is_to_tell = electorates.is_some() || known.known.len() > 1;
+        let remembered = slots.lengths.tell(is_to_tell, now);
         Some(Confirmation {
             number,
             since,
-            slots,
+            slots: its,
             lost,
             life,
             longest,
