@@ -4,7 +4,7 @@
 use super::input::Input;
 use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::engine::{
-    Clocks, Electorates, Fence, Found, Instant, Inventory, Loaded, Millis, Saved, TTL_MAX,
+    Clocks, ClusterMemory, Fence, Found, Instant, Inventory, Loaded, Millis, Saved, TTL_MAX,
     UnixTime, recover,
 };
 
@@ -42,13 +42,13 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-fn judge((saved, electorates): (Saved, Electorates), mut loaded: Loaded, has_same_data: bool) {
+fn judge((saved, memory): (Saved, ClusterMemory), mut loaded: Loaded, has_same_data: bool) {
     if let (Some(stopped), true) = (saved.stop, has_same_data) {
         loaded.inventory = stopped.inventory;
     }
-    let bytes = encode_state(&saved, &electorates);
+    let bytes = encode_state(&saved, &memory);
     let again = decode_state(&bytes).expect("a node reads what it writes");
-    assert_eq!(again, (saved, electorates));
+    assert_eq!(again, (saved, memory));
     let recovery = recover(Found::Present(saved), loaded);
     assert!(recovery.floor >= saved.ceilings.fence && recovery.floor >= loaded.highest);
     let is_durable = saved.is_always_durable && loaded.is_always_durable && loaded.was_read;

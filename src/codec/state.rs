@@ -8,15 +8,16 @@ use bincode::{Decode, Encode};
 
 use super::{CodecError, decode, encode, fence, split};
 use crate::engine::{
-    Ceilings, Clocks, Elector, Electorate, Electorates, Instant, Inventory, Millis, Saved, Stopped,
-    UnixTime,
+    Ceilings, Clocks, ClusterMemory, Elector, Electorate, Electorates, Instant, Inventory, Millis,
+    Reign, Said, Saved, Stopped, UnixTime,
 };
 
-/// The newest version of a state file that this build reads. It writes it for a master of a Cluster
+/// The newest version of a state file that this build reads. It writes it for a server of a Cluster
 /// as soon as it has asked or answered; before, version 5 or 4, with doubts or without; version 3
 /// for another node that rests on replicas, and version 2 for all others. Older builds can read
 /// these.
-pub const STATE_VERSION: u8 = 6;
+pub const STATE_VERSION: u8 = 7;
+const WITH_ONE_LENGTH: u8 = 6;
 const WITHOUT_CONFIRMED: u8 = 5;
 const WITHOUT_DOUBTS: u8 = 4;
 const WITHOUT_ELECTORATES: u8 = 3;
@@ -101,7 +102,23 @@ struct StateV5 {
 #[derive(Encode, Decode)]
 struct StateV6 {
     state: StateV5,
+    /// The longest of all that the node had confirmed.
     confirmed_longest_ms: u64,
+}
+
+#[derive(Encode, Decode)]
+struct StateV7 {
+    state: StateV5,
+    lengths: Vec<SaidV7>,
+    reign: Option<(u64, u64)>,
+}
+
+#[derive(Encode, Decode)]
+struct SaidV7 {
+    master: Vec<u8>,
+    reign: u64,
+    number: u64,
+    longest_ms: u64,
 }
 
 #[derive(Encode, Decode)]
@@ -175,8 +192,48 @@ impl StateV4 {
 
 impl StateV5 {
     /// Version 5 did not record what the node had confirmed.
-    fn upgrade(self) -> StateV6 {
-        StateV6 { state: self, confirmed_longest_ms: 0 }
+    fn upgrade(self) -> StateV7 {
+        StateV7 { state: self, lengths: Vec::new(), reign: None }
+    }
+}
+
+impl StateV6 {
+    /// Version 6 did not record which master had said that.
+    fn upgrade(self) -> StateV7 {
+        let StateV6 { state, confirmed_longest_ms: longest_ms } = self;
+        let lengths = vec![SaidV7 { master: Vec::new(), reign: 0, number: 0, longest_ms }];
+        StateV7 { lengths, ..state.upgrade() }
+    }
+}
+
+impl StateV7 {
+    fn of(state: StateV5, memory: &ClusterMemory) -> StateV7 {
+        let said = |Said { master, reign, number, longest }: &Said| SaidV7 {
+            master: master.clone(),
+            reign: *reign,
+            number: *number,
+            longest_ms: longest.get(),
+        };
+        let lengths = memory.lengths.iter().map(said).collect();
+        let reign = memory.reign.map(|Reign { number, until }| (number, until.as_millis()));
+        StateV7 { state, lengths, reign }
+    }
+
+    fn memory(self) -> (StateV3, bool, ClusterMemory) {
+        let StateV7 { state: StateV5 { state, doubts }, lengths, reign } = self;
+        let said = |SaidV7 { master, reign, number, longest_ms }| Said {
+            master,
+            reign,
+            number,
+            longest: Millis::new(longest_ms),
+        };
+        let (state, electorates) = state.electorates();
+        let reign = reign.map(|(number, until_boot_ms)| Reign {
+            number,
+            until: Instant::from_millis(until_boot_ms),
+        });
+        let lengths = lengths.into_iter().map(said).collect();
+        (state, doubts, ClusterMemory { electorates, lengths, reign })
     }
 }
 
@@ -194,7 +251,7 @@ impl StopV2 {
 }
 
 /// The bytes of a state file that contains these.
-pub fn encode_state(saved: &Saved, electorates: &Electorates) -> Vec<u8> {
+pub fn encode_state(saved: &Saved, memory: &ClusterMemory) -> Vec<u8> {
     let state = StateV2 {
         head: Head {
             port: saved.port,
@@ -214,14 +271,13 @@ pub fn encode_state(saved: &Saved, electorates: &Electorates) -> Vec<u8> {
         stop: saved.stop.map(StopV2::of),
     };
     let longest_ms = saved.longest.get();
-    let confirmed_longest_ms = saved.confirmed_longest.get();
-    let in_cluster = |state| StateV4::of(StateV3 { state, longest_ms }, electorates);
-    let versioned = if confirmed_longest_ms > 0 {
+    let in_cluster = |state| StateV4::of(StateV3 { state, longest_ms }, &memory.electorates);
+    let versioned = if !memory.lengths.is_empty() || memory.reign.is_some() {
         let state = StateV5 { state: in_cluster(state), doubts: saved.doubts };
-        encode(STATE_VERSION, &StateV6 { state, confirmed_longest_ms })
+        encode(STATE_VERSION, &StateV7::of(state, memory))
     } else if saved.doubts {
         encode(WITHOUT_CONFIRMED, &StateV5 { state: in_cluster(state), doubts: true })
-    } else if *electorates != Electorates::default() {
+    } else if memory.electorates != Electorates::default() {
         encode(WITHOUT_DOUBTS, &in_cluster(state))
     } else if longest_ms > 0 {
         encode(WITHOUT_ELECTORATES, &StateV3 { state, longest_ms })
@@ -234,25 +290,26 @@ pub fn encode_state(saved: &Saved, electorates: &Electorates) -> Vec<u8> {
 }
 
 /// The payload of a file of this version, as the newest version has it.
-fn decode_version(version: u8, payload: &[u8]) -> Result<StateV6, CodecError> {
-    let before_doubts = match version {
-        1 => decode::<StateV1, BYTES_MAX>(payload)?.upgrade().upgrade().upgrade(),
-        WITHOUT_LONGEST => decode::<StateV2, BYTES_MAX>(payload)?.upgrade().upgrade(),
-        WITHOUT_ELECTORATES => decode::<StateV3, BYTES_MAX>(payload)?.upgrade(),
-        WITHOUT_DOUBTS => decode::<StateV4, BYTES_MAX_IN_CLUSTER>(payload)?,
-        WITHOUT_CONFIRMED => {
-            return Ok(decode::<StateV5, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade());
-        }
-        _ => return decode::<_, BYTES_MAX_IN_CLUSTER>(payload),
-    };
-    Ok(before_doubts.upgrade().upgrade())
+fn decode_version(version: u8, payload: &[u8]) -> Result<StateV7, CodecError> {
+    let in_cluster = |state: StateV4| state.upgrade().upgrade();
+    let of_group = |state: StateV3| in_cluster(state.upgrade());
+    let of_any = |state: StateV2| of_group(state.upgrade());
+    Ok(match version {
+        1 => of_any(decode::<StateV1, BYTES_MAX>(payload)?.upgrade()),
+        WITHOUT_LONGEST => of_any(decode::<_, BYTES_MAX>(payload)?),
+        WITHOUT_ELECTORATES => of_group(decode::<_, BYTES_MAX>(payload)?),
+        WITHOUT_DOUBTS => in_cluster(decode::<_, BYTES_MAX_IN_CLUSTER>(payload)?),
+        WITHOUT_CONFIRMED => decode::<StateV5, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
+        WITH_ONE_LENGTH => decode::<StateV6, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
+        _ => decode::<_, BYTES_MAX_IN_CLUSTER>(payload)?,
+    })
 }
 
 /// Reads the bytes of a state file.
 ///
 /// # Errors
 /// [`CodecError`] if the bytes are not exactly what [`encode_state`] of a known version writes.
-pub fn decode_state(bytes: &[u8]) -> Result<(Saved, Electorates), CodecError> {
+pub fn decode_state(bytes: &[u8]) -> Result<(Saved, ClusterMemory), CodecError> {
     let body_length = bytes.len().checked_sub(CHECKSUM_BYTES);
     let (body, checksum) = bytes.split_at(body_length.ok_or(CodecError::Corrupt("cut off"))?);
     if checksum != crc32fast::hash(body).to_be_bytes() {
@@ -260,9 +317,8 @@ pub fn decode_state(bytes: &[u8]) -> Result<(Saved, Electorates), CodecError> {
     }
     let versioned = body.strip_prefix(NAME).ok_or(CodecError::Corrupt("not a state file"))?;
     let (version, payload) = split(versioned, STATE_VERSION)?;
-    let StateV6 { state, confirmed_longest_ms } = decode_version(version, payload)?;
-    let StateV5 { state, doubts } = state;
-    let (StateV3 { state, longest_ms }, electorates) = state.electorates();
+    let (state, doubts, memory) = decode_version(version, payload)?.memory();
+    let StateV3 { state, longest_ms } = state;
     let head = state.head;
     let clocks = |boot_ms, unix_ms| Clocks {
         now: Instant::from_millis(boot_ms),
@@ -283,11 +339,10 @@ pub fn decode_state(bytes: &[u8]) -> Result<(Saved, Electorates), CodecError> {
         was_replica: head.was_replica,
         nothing_counts_until: Instant::from_millis(state.nothing_counts_until_boot_ms),
         longest: Millis::new(longest_ms),
-        confirmed_longest: Millis::new(confirmed_longest_ms),
         doubts,
         stop: state.stop.map(StopV2::stopped),
     };
-    Ok((saved, electorates))
+    Ok((saved, memory))
 }
 
 #[cfg(test)]
@@ -318,7 +373,6 @@ mod tests {
             was_replica: false,
             nothing_counts_until: Instant::from_millis(99_000),
             longest: Millis::ZERO,
-            confirmed_longest: Millis::ZERO,
             doubts: false,
             stop,
         }
@@ -331,6 +385,11 @@ mod tests {
         let electorate = |(number, members)| Electorate { number, origin: u64::MAX, members };
         let known = known.map(electorate).into();
         Electorates { itself: elector(&b'b'), known, gone: [(vec![b'a'; 40], 7)].into() }
+    }
+
+    fn memory() -> ClusterMemory {
+        let reign = Some(Reign { number: 8, until: Instant::from_millis(9) });
+        ClusterMemory { electorates: electorates(), lengths: vec![said(b"a", 6, 7)], reign }
     }
 
     #[test]
@@ -352,15 +411,43 @@ mod tests {
             ] {
                 let longest = Millis::new(longest);
                 let saved = Saved { longest, doubts, ..saved(stop) };
-                let bytes = encode_state(&saved, &electorates);
+                let memory = ClusterMemory { electorates, ..ClusterMemory::default() };
+                let bytes = encode_state(&saved, &memory);
                 assert_eq!(bytes[NAME.len()], version, "older builds read what they can");
-                assert_eq!(decode_state(&bytes), Ok((saved, electorates.clone())));
-                let saved = Saved { confirmed_longest: Millis::new(7), ..saved };
-                let bytes = encode_state(&saved, &electorates);
-                assert_eq!(bytes[NAME.len()], STATE_VERSION);
-                assert_eq!(decode_state(&bytes), Ok((saved, electorates)));
+                assert_eq!(decode_state(&bytes), Ok((saved, memory.clone())));
+                let reign = Reign { number: 8, until: Instant::from_millis(9) };
+                let heard = ClusterMemory { lengths: vec![said(b"a", 6, 7)], ..memory.clone() };
+                for memory in [heard, ClusterMemory { reign: Some(reign), ..memory }] {
+                    let bytes = encode_state(&saved, &memory);
+                    assert_eq!(bytes[NAME.len()], STATE_VERSION);
+                    assert_eq!(decode_state(&bytes), Ok((saved, memory)));
+                }
             }
         }
+    }
+
+    fn said(master: &[u8], reign: u64, longest: u64) -> Said {
+        Said { master: master.to_vec(), reign, number: 2 * reign, longest: Millis::new(longest) }
+    }
+
+    /// It had the longest length of all masters.
+    #[test]
+    fn a_file_with_one_length_counts_for_nobodys_reign() {
+        let memory = ClusterMemory {
+            electorates: electorates(),
+            lengths: vec![said(b"", 0, 9_000)],
+            reign: None,
+        };
+        let bytes = encode_state(&saved(None), &memory);
+        let (version, payload) =
+            split(&bytes[NAME.len()..bytes.len() - CHECKSUM_BYTES], STATE_VERSION)
+                .expect("a version");
+        let StateV7 { state, .. } = decode_version(version, payload).expect("a file");
+        let confirmed_longest_ms = 9_000;
+        let mut former =
+            [NAME, &encode(WITH_ONE_LENGTH, &StateV6 { state, confirmed_longest_ms })].concat();
+        former.extend(crc32fast::hash(&former).to_be_bytes());
+        assert_eq!(decode_state(&former), Ok((saved(None), memory)));
     }
 
     #[test]
@@ -385,7 +472,7 @@ mod tests {
         let foreign_until = Instant::from_millis(u64::MAX);
         let nothing_counts_until = Instant::default();
         let expected = Saved { dating: at, foreign_until, nothing_counts_until, ..saved(None) };
-        assert_eq!(decode_state(&bytes(None)), Ok((expected, Electorates::default())));
+        assert_eq!(decode_state(&bytes(None)), Ok((expected, ClusterMemory::default())));
         let stop = StopV1 { is_saved: true, lock_count: 3, hash: 4, since_unix_ms: 5, lease_ms: 6 };
         let stopped = decode_state(&bytes(Some(stop))).unwrap().0.stop.unwrap();
         assert!(!stopped.is_saved, "its sum is not exact");
@@ -393,7 +480,7 @@ mod tests {
 
     #[test]
     fn a_file_cut_off_at_any_length_is_corrupt() {
-        let bytes = encode_state(&saved(None), &electorates());
+        let bytes = encode_state(&saved(None), &memory());
         for length in 0..bytes.len() {
             let error = decode_state(&bytes[..length]).unwrap_err();
             assert!(matches!(error, CodecError::Corrupt(_)), "{length}: {error}");
@@ -402,7 +489,7 @@ mod tests {
 
     #[test]
     fn a_file_with_any_bit_flipped_is_corrupt() {
-        let bytes = encode_state(&saved(None), &electorates());
+        let bytes = encode_state(&saved(None), &memory());
         for position in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[position / 8] ^= 1 << (position % 8);

@@ -168,6 +168,7 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
         }
         Some(SlotMessage::ConfirmQuestion(asked)) => {
             process::with(server, |process| process.node.overhear(sender, &asked, clock::now()));
+            keep_news(context);
         }
         Some(SlotMessage::Confirmation(told)) if has_begun && context.flags().is_master() => {
             look(context);

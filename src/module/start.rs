@@ -126,8 +126,9 @@ fn begin(context: &mut Context<'_>) {
     let begun = process::with(server, |process| {
         process.may_be_replica = loaded.is_replica;
         if flags.is_in_cluster() {
-            let known = process.claimed.as_ref().map(|claimed| claimed.electorates.clone());
-            process.node.join_cluster(clock::boot_id(), known.unwrap_or_default());
+            let memory = process.claimed.as_ref().map(|claimed| claimed.memory.clone());
+            let memory = memory.unwrap_or_default();
+            process.node.join_cluster(loaded.boot, memory, loaded.clocks.now);
         }
         let begun = process.node.begin(loaded, config::caution())?;
         process.state = process.claimed.take().map(|claimed| claimed.begin(begun.saved));

@@ -27,7 +27,7 @@ use super::clock;
 use crate::codec::CodecError;
 use crate::codec::state::{decode_state, encode_state};
 use crate::engine::{
-    Ceilings, Change, Draft, Electorates, Found, Instant, Millis, Saved, Statement,
+    Ceilings, Change, ClusterMemory, Draft, Found, Instant, Millis, Saved, Statement,
 };
 
 /// A write that failed is tried again after this long, even without a request that needs it: the
@@ -229,8 +229,8 @@ pub(super) struct Claimed {
     writer: Writer,
     /// What the file contains.
     pub(super) found: Found,
-    /// The electorates that the node knew.
-    pub(super) electorates: Electorates,
+    /// The same of a server of a Cluster.
+    pub(super) memory: ClusterMemory,
     /// What is wrong with it.
     pub(super) damage: Option<String>,
 }
@@ -262,10 +262,10 @@ impl Claimed {
             }
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes)?;
-            let mut electorates = Electorates::default();
+            let mut memory = ClusterMemory::default();
             let (found, damage) = match decode_state(&bytes) {
                 Ok((saved, known)) if saved.port == port => {
-                    electorates = known;
+                    memory = known;
                     (Found::Present(saved), None)
                 }
                 Ok((saved, _)) => {
@@ -276,7 +276,7 @@ impl Claimed {
                 Err(error) => (Found::Damaged, Some(error.to_string())),
             };
             let writer = Writer { path, file, is_beside: false };
-            return Ok(Claimed { writer, found, electorates, damage });
+            return Ok(Claimed { writer, found, memory, damage });
         }
     }
 
@@ -289,8 +289,8 @@ impl Claimed {
             return Ok(None);
         }
         let writer = Writer { path: path.to_owned(), file, is_beside: true };
-        let electorates = Electorates::default();
-        Ok(Some(Claimed { writer, found: Found::Missing, electorates, damage: None }))
+        let memory = ClusterMemory::default();
+        Ok(Some(Claimed { writer, found: Found::Missing, memory, damage: None }))
     }
 
     /// Checks that the file can be replaced, without replacing it.
@@ -312,7 +312,7 @@ impl Claimed {
         let (ahead, woken) = sync_channel(1);
         let shared = Arc::new(Shared {
             writer: Mutex::new(self.writer),
-            board: Mutex::new(Board::new(Statement::new(saved, self.electorates))),
+            board: Mutex::new(Board::new(Statement::new(saved, self.memory))),
             counts: WriteCounts::default(),
         });
         let thread_shared = Arc::clone(&shared);
@@ -405,7 +405,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 fn write_all(mut file: &File, draft: &Draft) -> io::Result<()> {
     file.set_len(0)?;
     file.rewind()?;
-    file.write_all(&encode_state(&draft.saved, &draft.electorates))?;
+    file.write_all(&encode_state(&draft.saved, &draft.memory))?;
     file.sync_all()
 }
 

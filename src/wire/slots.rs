@@ -9,7 +9,7 @@ use std::fmt;
 
 use crate::engine::{
     ConfirmQuestion, Confirmation, Elector, Electorate, Electorates, Fence, Footing, Millis,
-    Passage, Remembered, SLOTS, Shares, SlotAnswer, SlotRuns,
+    Passage, Remembered, SLOTS, Said, Shares, SlotAnswer, SlotRuns,
 };
 
 /// The slot of a name.
@@ -196,7 +196,8 @@ fn write_remembered(f: &mut fmt::Formatter<'_>, all: &[Remembered]) -> fmt::Resu
     if !all.is_empty() {
         write!(f, " {REMEMBERED}")?;
     }
-    all.iter().try_for_each(|Remembered { master, reign, number, longest, left }| {
+    all.iter().try_for_each(|Remembered { said, left }| {
+        let Said { master, reign, number, longest } = said;
         let (master, longest) = (String::from_utf8_lossy(master), longest.get());
         write!(f, " {master}:{reign}:{number}:{longest}:{}", left.get())
     })
@@ -215,7 +216,8 @@ fn read_rest<'a>(
             let mut count = || counts.next().flatten();
             let (master, reign, number) = (master.as_bytes().to_vec(), count()?, count()?);
             let (longest, left) = (Millis::new(count()?), Millis::new(count()?));
-            remembered.push(Remembered { master, reign, number, longest, left });
+            let said = Said { master, reign, number, longest };
+            remembered.push(Remembered { said, left });
         }
     }
     Some((remembered, read_electorates(&mut words)))
@@ -408,10 +410,7 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
                 Some(Electorates { known: known.collect(), gone, ..Electorates::default() });
             let electorates = electorates.filter(|_| number % 2 == 0);
             let remember = |(master, left): (Vec<u8>, Millis)| Remembered {
-                master,
-                reign: number,
-                number: left.get(),
-                longest,
+                said: Said { master, reign: number, number: left.get(), longest },
                 left,
             };
             let remembered = slots.iter().skip(1).map(|slot| (name(slot), left)).map(remember);

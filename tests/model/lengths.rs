@@ -12,7 +12,7 @@
 //!
 //! The clock of the model stands still: a tick ages everything that is remembered.
 
-use lockmod::engine::{Change, Instant, Lengths, Millis, SUPPORT};
+use lockmod::engine::{Change, Instant, Lengths, Millis, SUPPORT, Said};
 use rand::RngExt;
 use stateright::{Model, Property};
 
@@ -50,6 +50,8 @@ pub(crate) enum Defect {
     RaisesAtOnce,
     /// A master does not remember what it says itself.
     ForgetsItself,
+    /// A wait becomes shorter as the other master says less.
+    ShortensItsWait,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +60,7 @@ pub(crate) struct Bounds {
     pub(crate) turns: u8,
     /// How often a setting changes.
     pub(crate) settings: u8,
-    /// How often a master starts again.
+    /// How often a master starts again, after a crash or a clean stop.
     pub(crate) starts: u8,
     /// Which masters (first) cannot ask which voters (second).
     pub(crate) cut: &'static [(usize, usize)],
@@ -99,7 +101,7 @@ struct Voter {
     /// Which masters have lost the slot since they were last told.
     lost: [bool; MASTERS],
     lengths: Lengths,
-    saved: Millis,
+    saved: Vec<Said>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -109,8 +111,9 @@ struct Master {
     allows: u8,
     know: [bool; VOTERS],
     answers: [Option<Answer>; VOTERS],
-    /// It decides without a wait.
+    /// It decides without a wait. Otherwise, the longest lease that it has known meanwhile.
     is_settled: bool,
+    waited_for: Millis,
     /// How long ago it last had a majority.
     covered: u8,
     reign: u64,
@@ -143,7 +146,10 @@ pub(crate) enum Action {
     Turn(usize),
     /// A master's setting becomes the other one.
     Set(usize),
+    /// A server starts after a crash.
     Start(usize),
+    /// The same after a clean stop: it finds all its locks, and its reign goes on.
+    Return(usize),
 }
 
 pub(crate) struct World {
@@ -167,13 +173,13 @@ fn is_over(ticks: u8, longest: Millis) -> bool {
 
 impl Voter {
     fn hear(&mut self, master: usize, reign: u64, longest: Millis) {
-        self.lengths.hear(&name(master), (reign, 0), longest, NOW);
+        self.lengths.hear(Said { master: name(master), reign, number: 0, longest }, NOW);
         self.record();
     }
 
     fn record(&mut self) {
-        if let Some(Change::ConfirmedLongest(longest)) = self.lengths.news(NOW) {
-            self.saved = longest;
+        if let Some(Change::Lengths(said)) = self.lengths.news(NOW) {
+            self.saved = said;
         }
     }
 }
@@ -269,7 +275,16 @@ impl World {
             return own;
         }
         let told = master.counting().map(|answer| answer.longest).max().unwrap_or_default();
-        own.max(told).max(state.voters[at].lengths.longest(NOW))
+        own.max(told).max(state.voters[at].lengths.longest(NOW)).max(master.waited_for)
+    }
+
+    /// What a master that waits has known since it does. It looks more often than it asks.
+    fn look(&self, state: &mut State) {
+        for at in 0..MASTERS {
+            let waits = !state.masters[at].is_settled && !self.has(Defect::ShortensItsWait);
+            let longest = if waits { self.longest(state, at) } else { Millis::ZERO };
+            state.masters[at].waited_for = longest;
+        }
     }
 
     /// Whether a master may grant; after a wait it knows the slot as its own.
@@ -313,19 +328,22 @@ impl World {
         }
     }
 
-    fn start(&self, state: &mut State, at: usize) {
+    fn start(&self, state: &mut State, at: usize, is_clean: bool) {
         state.starts += 1;
         let voter = &mut state.voters[at];
         if self.has(Defect::Forgets) {
-            voter.saved = Millis::ZERO;
+            voter.saved = Vec::new();
         }
-        voter.lengths = Lengths::restored(&[], voter.saved, NOW);
+        voter.lengths = Lengths::restored(voter.saved.clone(), NOW);
         voter.lost = [true; MASTERS];
         if let Some(master) = state.masters.get_mut(at) {
-            master.forgotten = master.forgotten.max(master.lease);
-            (master.lease, master.is_settled, master.allows) = (0, false, 0);
+            if !is_clean {
+                master.forgotten = master.forgotten.max(master.lease);
+                (master.lease, master.is_settled) = (0, false);
+                master.reign += 1;
+            }
             (master.answers, master.know) = (Default::default(), [false; VOTERS]);
-            master.reign += 1;
+            (master.allows, master.waited_for) = (0, Millis::ZERO);
         }
     }
 
@@ -358,7 +376,10 @@ impl World {
             || self.begins(),
             |random, actions| {
                 let is_rare = |action: &Action| {
-                    matches!(action, Action::Turn(_) | Action::Set(_) | Action::Start(_))
+                    matches!(
+                        action,
+                        Action::Turn(_) | Action::Set(_) | Action::Start(_) | Action::Return(_)
+                    )
                 };
                 let (rare, often): (Vec<Action>, Vec<Action>) =
                     actions.iter().partition(|action| is_rare(action));
@@ -394,7 +415,7 @@ impl Model for World {
             owner: 0,
             lost: [false; MASTERS],
             lengths: Lengths::default(),
-            saved: Millis::ZERO,
+            saved: Vec::new(),
         };
         let master = |setting, is_settled| Master {
             setting,
@@ -402,6 +423,7 @@ impl Model for World {
             know: [false; VOTERS],
             answers: Default::default(),
             is_settled,
+            waited_for: Millis::ZERO,
             covered: 0,
             reign: 0,
             lease: 0,
@@ -437,6 +459,7 @@ impl Model for World {
         }
         if state.starts < self.bounds.starts {
             actions.extend((0..VOTERS).map(Action::Start));
+            actions.extend((0..VOTERS).map(Action::Return));
         }
     }
 
@@ -453,8 +476,10 @@ impl Model for World {
                 let setting = &mut state.masters[at].setting;
                 *setting = if *setting == LONG { SHORT } else { LONG };
             }
-            Action::Start(at) => self.start(&mut state, at),
+            Action::Start(at) => self.start(&mut state, at, false),
+            Action::Return(at) => self.start(&mut state, at, true),
         }
+        self.look(&mut state);
         (state != *last).then_some(state)
     }
 

@@ -9,10 +9,11 @@ use std::time::Duration;
 use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::codec::{LoadedLock, decode_lock, encode_lock, hash_lock};
 use lockmod::engine::{
-    Acquired, Availability, Caution, Ceilings, Census, Change, Claim, Clocks, ConnectionId, Direct,
-    Effect, Electorates, Extended, Fence, Fencing, Found, Gate, Grantee, Instant, Inventory, Lease,
-    Line, Loaded, Lock, Look, Millis, Mode, Node as Engine, QuarantineReason, Queued, Refusal,
-    Released, Saved, Stated, Statement, Stop, Ticket, Token, Turn, Turning, UnixTime, Waiter,
+    Acquired, Availability, Caution, Ceilings, Census, Change, Claim, Clocks, ClusterMemory,
+    ConnectionId, Direct, Effect, Extended, Fence, Fencing, Found, Gate, Grantee, Instant,
+    Inventory, Lease, Line, Loaded, Lock, Look, Millis, Mode, Node as Engine, QuarantineReason,
+    Queued, Refusal, Released, Saved, Stated, Statement, Stop, Ticket, Token, Turn, Turning,
+    UnixTime, Waiter,
 };
 use lockmod::wire::fact::{self, Restated, restate};
 use lockmod::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
@@ -185,7 +186,6 @@ impl Node {
             was_replica: false,
             nothing_counts_until: Instant::default(),
             longest: Millis::ZERO,
-            confirmed_longest: Millis::ZERO,
             doubts: false,
             stop: None,
         };
@@ -208,7 +208,7 @@ impl Node {
             locks: BTreeMap::new(),
             callers: Callers::new(offer),
             alarm_at: None,
-            statement: Statement::new(nothing, Electorates::default()),
+            statement: Statement::new(nothing, ClusterMemory::default()),
             disk: Disk::default(),
             repaired: 0,
             provisional: 0,
@@ -468,7 +468,7 @@ impl Node {
             self.engine.rest_on(self.member.replicas);
         }
         if self.is_in_cluster {
-            self.engine.join_cluster(self.boot, self.electorates());
+            self.engine.join_cluster(self.boot, self.memory(), self.clocks().now);
         }
         self.engine.found(Some(found), self.clocks(), self.boot);
         for (name, bytes) in &self.disk.locks {
@@ -512,10 +512,10 @@ impl Node {
         }
     }
 
-    /// The electorates in the state file.
-    pub(crate) fn electorates(&self) -> Electorates {
+    /// What the state file has of a Cluster.
+    pub(crate) fn memory(&self) -> ClusterMemory {
         let saved = self.disk.state.as_ref().and_then(|bytes| decode_state(bytes).ok());
-        saved.map(|(_, electorates)| electorates).unwrap_or_default()
+        saved.map(|(_, memory)| memory).unwrap_or_default()
     }
 
     /// Starts the engine once the data set has been read.
@@ -540,7 +540,7 @@ impl Node {
         if self.defect != Defect::DatesByTheWallClock {
             self.locks.values_mut().for_each(|lock| begun.recovery.redate(lock, clocks.now));
         }
-        self.statement = Statement::new(begun.saved, self.electorates());
+        self.statement = Statement::new(begun.saved, self.memory());
         self.change_state(Change::Begun).expect("the disk works at a start");
         self.quarantines += u64::from(begun.recovery.quarantine.is_some());
     }
@@ -553,7 +553,7 @@ impl Node {
         if self.disk.is_full {
             return Err(Refusal::StateFile { cause: "no space left on device".into() });
         }
-        self.disk.state = Some(encode_state(&draft.saved, &draft.electorates));
+        self.disk.state = Some(encode_state(&draft.saved, &draft.memory));
         self.statement.written(draft);
         Ok(())
     }

@@ -93,7 +93,7 @@ struct Follower {
 
 /// A master's time in office.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Reign {
+struct Office {
     /// The last instant at which it has authority; `None` if it never had any.
     until: Option<Instant>,
     /// The last instant of its wait for the leases of other masters.
@@ -114,7 +114,7 @@ pub struct Authority {
     /// Sorted by name.
     followers: Vec<Follower>,
     /// `None`: it is a replica.
-    reign: Option<Reign>,
+    office: Option<Office>,
     /// Whether its settings make it wait for the leases of other masters.
     waits: bool,
 }
@@ -129,7 +129,7 @@ impl Authority {
             longest: Longest::default(),
             beats: VecDeque::new(),
             followers: Vec::new(),
-            reign: None,
+            office: None,
             waits: true,
         }
     }
@@ -153,14 +153,14 @@ impl Authority {
     pub fn appointed(&mut self) {
         self.beats.clear();
         self.followers.clear();
-        self.reign = Some(Reign::default());
+        self.office = Some(Office::default());
     }
 
     /// Makes the node a replica.
     pub fn dismissed(&mut self) {
         self.beats.clear();
         self.followers.clear();
-        self.reign = None;
+        self.office = None;
     }
 
     /// Takes the length of lease that the node's settings allow, whether or not it has changed.
@@ -199,7 +199,7 @@ impl Authority {
     /// Whether a heartbeat is due.
     pub fn is_to_beat(&self, now: Instant) -> bool {
         let is_recent = |beat: &Beat| beat.at.after(BEAT) > now;
-        self.reign.is_some() && !self.beats.back().is_some_and(is_recent)
+        self.office.is_some() && !self.beats.back().is_some_and(is_recent)
     }
 
     /// Takes the attached replicas, read after `now`. `waits`: whether a wait is needed for the
@@ -211,27 +211,27 @@ impl Authority {
         let wait = if waits { with_drift(self.longest.at(now)) } else { Millis::ZERO };
         let Some(until) = supported_until else { return };
         let is_unbroken = self.is_unbroken(now);
-        let Some(reign) = &mut self.reign else { return };
+        let Some(office) = &mut self.office else { return };
         if !is_unbroken {
-            let others_until = if waits { reign.others_until } else { Instant::default() };
-            (reign.waits_until, reign.is_settled) = (others_until.max(now.after(wait)), false);
+            let others_until = if waits { office.others_until } else { Instant::default() };
+            (office.waits_until, office.is_settled) = (others_until.max(now.after(wait)), false);
         }
-        reign.until = reign.until.max(Some(until));
+        office.until = office.until.max(Some(until));
     }
 
     /// Whether no other node can have had authority since this node last had it. While a majority
     /// supports this node, no majority supports another. If the support has lapsed, but enough
     /// connections have lasted, their replicas have followed no other master.
     fn is_unbroken(&self, now: Instant) -> bool {
-        let Some(last) = self.reign.and_then(|reign| reign.until) else { return false };
+        let Some(last) = self.office.and_then(|office| office.until) else { return false };
         let has_lasted = |follower: &&Follower| self.counts(follower, last);
         last >= now || self.supporters_at(now).filter(has_lasted).count() >= self.needed()
     }
 
     /// Notes that the wait is over, and the node's floor above all fences of other masters.
     pub fn settled(&mut self) {
-        if let Some(reign) = &mut self.reign {
-            reign.is_settled = true;
+        if let Some(office) = &mut self.office {
+            office.is_settled = true;
             self.longest.heard = Millis::ZERO;
         }
     }
@@ -241,16 +241,16 @@ impl Authority {
     /// node's own.
     pub(super) fn waits_for(&mut self, longest: Millis, now: Instant) {
         let until = now.after(whole_wait(longest.max(self.longest.at(now))));
-        if let Some(reign) = self.reign.as_mut().filter(|_| self.waits) {
-            (reign.others_until, reign.is_settled) = (until, false);
-            reign.waits_until = reign.waits_until.max(until);
+        if let Some(office) = self.office.as_mut().filter(|_| self.waits) {
+            (office.others_until, office.is_settled) = (until, false);
+            office.waits_until = office.waits_until.max(until);
         }
     }
 
     /// Ends the wait at an operator's request.
     pub fn end_wait(&mut self) {
-        if let Some(reign) = &mut self.reign {
-            (reign.waits_until, reign.others_until) = Default::default();
+        if let Some(office) = &mut self.office {
+            (office.waits_until, office.others_until) = Default::default();
         }
     }
 
@@ -258,8 +258,8 @@ impl Authority {
 
     /// What the node may do at `now`.
     pub fn mandate(&self, now: Instant) -> Mandate {
-        match self.reign {
-            Some(Reign { until: Some(until), waits_until, is_settled, .. }) if now <= until => {
+        match self.office {
+            Some(Office { until: Some(until), waits_until, is_settled, .. }) if now <= until => {
                 if is_settled {
                     return Mandate::Full;
                 }
@@ -273,13 +273,14 @@ impl Authority {
 
     /// Whether the wait is over, and [`Authority::settled`] is due.
     pub fn is_to_settle(&self, now: Instant) -> bool {
-        let is_over = self.reign.is_some_and(|reign| !reign.is_settled && reign.waits_until < now);
+        let is_over =
+            self.office.is_some_and(|office| !office.is_settled && office.waits_until < now);
         is_over && self.mandate(now) != Mandate::None
     }
 
     /// Whether this node's extensions may count: no wait is in force or still to come.
     pub fn is_settled(&self) -> bool {
-        self.reign.is_none_or(|reign| reign.is_settled)
+        self.office.is_none_or(|office| office.is_settled)
     }
 
     /// How soon a master that has no replica yet can grant.
@@ -291,11 +292,11 @@ impl Authority {
     /// masters may stand: the wait, which has not begun, and the time until enough replicas count.
     /// Zero if it will not wait.
     pub(super) fn least_left(&self, now: Instant) -> Millis {
-        let Some(reign) = self.reign.filter(|_| self.waits) else { return Millis::ZERO };
+        let Some(office) = self.office.filter(|_| self.waits) else { return Millis::ZERO };
         let has_lasted =
-            |follower: &&Follower| reign.until.is_some_and(|last| self.counts(follower, last));
+            |follower: &&Follower| office.until.is_some_and(|last| self.counts(follower, last));
         let lasted = self.followers.iter().filter(has_lasted).count();
-        if reign.is_settled && lasted >= self.needed() {
+        if office.is_settled && lasted >= self.needed() {
             return Millis::ZERO;
         }
         let counts_in = |follower: &Follower| {
@@ -306,7 +307,7 @@ impl Authority {
         let lacking = lacking.get(self.needed().saturating_sub(1)).copied();
         let lacking = lacking.unwrap_or(self.pledge.attachment);
         let left = match lasted >= self.needed() {
-            true => now.until(reign.waits_until.after(Millis::new(1))),
+            true => now.until(office.waits_until.after(Millis::new(1))),
             false => with_drift(self.longest.at(now)),
         };
         left.saturating_add(lacking)
@@ -327,7 +328,7 @@ impl Authority {
 
     /// What an operator should know; `None` on a replica.
     pub(super) fn notice(&self, now: Instant) -> Option<Notice> {
-        self.reign?;
+        self.office?;
         Some(match self.mandate(now) {
             Mandate::Full => Notice::Decides,
             Mandate::Waits(left) => Notice::Waits(left),
@@ -394,10 +395,10 @@ impl Authority {
             follower.attached_at = follower.attached_at.before(time);
             follower.heard_at = follower.heard_at.map(|at| at.before(time));
         }
-        if let Some(reign) = &mut rebased.reign {
-            reign.until = reign.until.map(|until| until.before(time));
-            reign.waits_until = reign.waits_until.before(time);
-            reign.others_until = reign.others_until.before(time);
+        if let Some(office) = &mut rebased.office {
+            office.until = office.until.map(|until| until.before(time));
+            office.waits_until = office.waits_until.before(time);
+            office.others_until = office.others_until.before(time);
         }
         rebased.longest.before =
             rebased.longest.before.map(|(ttl, until)| (ttl, until.before(time)));

@@ -1,6 +1,6 @@
 //! A change to the contents of the state file, other than to the ceilings.
 
-use super::{Ceilings, Electorates, Node, Saved, Stopped};
+use super::{Ceilings, ClusterMemory, Electorates, Node, Reign, Said, Saved, Stopped};
 use crate::engine::{Clocks, Instant, Millis};
 
 /// What the state file must record. Until it is written, the node may not use any ceilings.
@@ -37,8 +37,8 @@ pub enum Change {
     Demoted,
     /// The longest lease that may stand in the node's group.
     Longest(Millis),
-    /// As in [`Saved::confirmed_longest`].
-    ConfirmedLongest(Millis),
+    /// As in [`ClusterMemory::lengths`].
+    Lengths(Vec<Said>),
     /// As in [`Saved::doubts`].
     Doubts(bool),
     /// The electorates that the node knows.
@@ -53,6 +53,8 @@ pub enum Change {
         used: Ceilings,
         /// How it stopped.
         stopped: Stopped,
+        /// As in [`ClusterMemory::reign`].
+        reign: Option<Reign>,
     },
 }
 
@@ -67,7 +69,7 @@ impl Change {
             | Change::LeasesRemoved { .. }
             | Change::Demoted
             | Change::Longest(_)
-            | Change::ConfirmedLongest(_)
+            | Change::Lengths(_)
             | Change::Doubts(_)
             | Change::Electorates(_)
             | Change::DatedBy(_)
@@ -76,10 +78,10 @@ impl Change {
     }
 
     /// Applies the change to the contents of the file.
-    pub fn apply(self, saved: &mut Saved, electorates: &mut Electorates) {
+    pub fn apply(self, saved: &mut Saved, memory: &mut ClusterMemory) {
         saved.is_always_durable &= !self.relies_less();
         match self {
-            Change::Begun => {}
+            Change::Begun => memory.reign = None,
             Change::Promoted { used, until, doubts } => {
                 saved.ceilings = saved.ceilings.max(used.plus_block());
                 saved.was_replica = false;
@@ -97,15 +99,16 @@ impl Change {
             }
             Change::Demoted => saved.was_replica = true,
             Change::Longest(longest) => saved.longest = longest,
-            Change::ConfirmedLongest(longest) => saved.confirmed_longest = longest,
+            Change::Lengths(said) => memory.lengths = said,
             Change::Doubts(doubts) => saved.doubts = doubts,
-            Change::Electorates(known) => *electorates = known,
+            Change::Electorates(known) => memory.electorates = known,
             Change::NotAlwaysDurable => {}
             Change::DatedBy(clocks) => {
                 saved.was_stepped = true;
                 saved.dating = clocks;
             }
-            Change::Stopped { used, stopped } => {
+            Change::Stopped { used, stopped, reign } => {
+                memory.reign = reign;
                 saved.ceilings = used;
                 saved.stop = Some(stopped);
             }

@@ -1,6 +1,7 @@
 //! What a master of a Cluster reports to the others of itself, and the longest lease that it or
 //! another may have granted.
 
+use super::cluster_memory::Reign;
 use super::company::Readiness;
 use super::shares::Footing;
 use super::slots::Slots;
@@ -23,12 +24,13 @@ impl Slots {
     }
 
     /// The longest lease that may stand of another master, or from an earlier reign of this one, as
-    /// this one and those with a vote remember.
+    /// this one and those with a vote remember. A wait lasts as long from its beginning, so it does
+    /// not count that a master says less meanwhile.
     pub(super) fn longest(&self, now: Instant) -> Millis {
         let itself = &self.confirmations.electorates().itself.name;
         let reign = self.reign.unwrap_or_default();
         let remembered = self.lengths.longest_besides(itself, reign, now);
-        remembered.max(self.confirmations.longest(now))
+        remembered.max(self.confirmations.longest(now)).max(self.waited_for)
     }
 }
 
@@ -65,9 +67,22 @@ impl Node {
         self.promises.authority().map_or(max_ttl, |authority| authority.longest(now))
     }
 
-    /// How long a lease may stand that the node has granted since its start or promotion, or grants
+    /// How long a lease may stand that the node has granted in its [reign](super::Reign), or grants
     /// within its settings. The setting may have been lowered since.
     pub(super) fn own_longest(&self, max_ttl: Millis, now: Instant) -> Millis {
-        max_ttl.max(now.until(self.promises.longest()))
+        max_ttl.max(now.until(self.longest_until()))
+    }
+
+    /// The node's reign, if it has ever asked as a master.
+    pub(super) fn reign(&self) -> Option<Reign> {
+        let number = self.slots.as_ref().and_then(|slots| slots.reign);
+        number.map(|number| Reign { number, until: self.longest_until() })
+    }
+
+    /// No lease that the node has granted in its reign ends later than this. Of those that are gone
+    /// here, because they moved, or their slot was lost, another master may know nothing.
+    fn longest_until(&self) -> Instant {
+        let gone_until = self.slots.as_ref().map(|slots| slots.gone_until);
+        self.promises.longest().max(gone_until.unwrap_or_default())
     }
 }

@@ -9,85 +9,84 @@
 use super::Change;
 use super::authority::with_drift;
 use super::company::whole_wait;
-use super::electorate::MasterName;
-use super::shares::Remembered;
+use super::shares::{Remembered, Said};
 use crate::engine::{Instant, Millis, TTL_MAX};
 
-/// What one master said of its leases.
+/// What a master has said, and up to when such a lease may stand.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Said {
-    name: MasterName,
-    /// Tells its runs as a master apart: each knows its own leases only.
-    reign: u64,
-    /// The number of its question.
-    number: u64,
-    longest: Millis,
-    /// Up to when such a lease may stand.
+struct Word {
+    said: Said,
     until: Instant,
+}
+
+impl Word {
+    /// Whether the other is of the same master, and no lease is longer or stands longer by it.
+    fn covers(&self, other: &Word) -> bool {
+        let [mine, its] = [self, other].map(|known| (known.said.longest, known.until));
+        let is_of_it = self.said.master == other.said.master;
+        is_of_it && mine != its && mine.0 >= its.0 && mine.1 >= its.1
+    }
 }
 
 /// What all masters said, this one included.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Lengths {
-    said: Vec<Said>,
-    /// What the state file has as [`Saved::confirmed_longest`](super::Saved::confirmed_longest).
-    saved: Millis,
+    known: Vec<Word>,
+    /// What the state file has as [`ClusterMemory::lengths`](super::ClusterMemory::lengths).
+    saved: Vec<Said>,
 }
 
 impl Lengths {
-    /// What a node remembers after a start, if its state file has this.
-    pub fn restored(itself: &[u8], saved: Millis, now: Instant) -> Lengths {
-        let mut lengths = Lengths { saved, ..Lengths::default() };
-        if !saved.is_zero() {
-            lengths.hear(itself, (0, now.as_millis()), saved, now);
-        }
+    /// What a node remembers after a start, if its state file has this. Each length counts anew.
+    pub fn restored(saved: Vec<Said>, now: Instant) -> Lengths {
+        let mut lengths = Lengths { saved: saved.clone(), ..Lengths::default() };
+        saved.into_iter().for_each(|said| lengths.hear(said, now));
         lengths
     }
 
-    /// Notes what a master says with the question of this number. It knows all leases of its reign,
-    /// so what it said before counts no longer. No length is more than [`TTL_MAX`].
-    pub fn hear(
-        &mut self,
-        name: &[u8],
-        (reign, number): (u64, u64),
-        longest: Millis,
-        now: Instant,
-    ) {
-        let longest = longest.min(TTL_MAX);
-        let (name, until) = (name.to_vec(), now.after(whole_wait(longest)));
-        self.take(Said { name, reign, number, longest, until }, now);
+    /// Notes what a master says with a question. It knows all leases of its reign, so what it said
+    /// before counts no longer. No length is more than [`TTL_MAX`].
+    pub fn hear(&mut self, said: Said, now: Instant) {
+        let longest = said.longest.min(TTL_MAX);
+        let until = now.after(whole_wait(longest));
+        self.take(Word { said: Said { longest, ..said }, until }, now);
     }
 
-    fn take(&mut self, new: Said, now: Instant) {
-        let is_of_it = |said: &Said| said.name == new.name && said.reign == new.reign;
-        if self.said.iter().any(|said| is_of_it(said) && new.number < said.number) {
+    fn take(&mut self, new: Word, now: Instant) {
+        let is_of_it = |known: &Word| known.said.is_of_reign_of(&new.said);
+        if self.known.iter().any(|known| is_of_it(known) && new.said.number < known.said.number) {
             return;
         }
-        self.said.retain(|said| !is_of_it(said) && now <= said.until);
-        self.said.push(new);
+        self.known.retain(|known| !is_of_it(known) && now <= known.until);
+        let before = self.clone();
+        self.known.retain(|known| !before.covers(known));
+        self.known.push(new);
+    }
+
+    /// Whether it makes no difference: two others of this master say as much, and one of them is
+    /// not of its present reign. So a master that starts often needs no more memory.
+    fn covers(&self, one: &Word) -> bool {
+        self.known.iter().filter(|known| known.covers(one)).count() > 1
     }
 
     /// What to tell others, if they may count by another electorate from now on.
     pub(super) fn tell(&self, is_to_tell: bool, now: Instant) -> Vec<Remembered> {
-        let stands = self.said.iter().filter(|said| is_to_tell && now <= said.until);
-        let tell = |Said { name, reign, number, longest, until }: &Said| {
-            let (master, left) = (name.clone(), now.until(*until));
-            Remembered { master, reign: *reign, number: *number, longest: *longest, left }
-        };
+        let stands = self.known.iter().filter(|known| is_to_tell && now <= known.until);
+        let tell =
+            |known: &Word| Remembered { said: known.said.clone(), left: now.until(known.until) };
         stands.map(tell).collect()
     }
 
     /// Takes what another one remembers. What this one knows of the same question counts.
     pub(super) fn learn(&mut self, told: &[Remembered], now: Instant) {
-        for one in told {
-            let is_known = |said: &Said| {
-                said.name == one.master && said.reign == one.reign && one.number <= said.number
-            };
-            if !self.said.iter().any(is_known) {
-                let longest = one.longest.min(TTL_MAX);
-                let until = now.after(with_drift(one.left.min(whole_wait(longest))));
-                let (name, reign, number) = (one.master.clone(), one.reign, one.number);
-                self.take(Said { name, reign, number, longest, until }, now);
+        for Remembered { said, left } in told {
+            let is_known =
+                |known: &Word| known.said.is_of_reign_of(said) && said.number <= known.said.number;
+            let longest = said.longest.min(TTL_MAX);
+            let until = now.after(with_drift((*left).min(whole_wait(longest))));
+            let new = Word { said: Said { longest, ..said.clone() }, until };
+            if !self.known.iter().any(is_known) && !self.covers(&new) {
+                self.take(new, now);
             }
         }
     }
@@ -99,30 +98,43 @@ impl Lengths {
 
     /// The longest lease that may stand of others than this reign of a master.
     pub fn longest_besides(&self, name: &[u8], reign: u64, now: Instant) -> Millis {
-        self.longest_of(now, |said| said.name != name || said.reign != reign)
+        self.longest_of(now, |said| said.master != name || said.reign != reign)
     }
 
     fn longest_of(&self, now: Instant, counts: impl Fn(&Said) -> bool) -> Millis {
-        let stands = self.said.iter().filter(|said| now <= said.until && counts(said));
-        stands.map(|said| said.longest).max().unwrap_or_default()
+        let stands = self.known.iter().filter(|known| now <= known.until && counts(&known.said));
+        stands.map(|known| known.said.longest).max().unwrap_or_default()
     }
 
     /// The same at a time that is this much earlier. For a model whose clock stands still.
     pub fn rebased(&self, by: Millis, now: Instant) -> Lengths {
         let mut rebased = self.clone();
-        rebased.said.iter_mut().for_each(|said| said.until = said.until.before(by));
-        rebased.said.retain(|said| now <= said.until);
+        rebased.known.iter_mut().for_each(|known| known.until = known.until.before(by));
+        rebased.known.retain(|known| now <= known.until);
         rebased
     }
 
-    /// What the state file must have. It has less only when it would have half, so that it is not
-    /// written each time a lease of a former setting is nearer to its end.
+    /// What the state file must have. It has less of a reign only when it would have half, so that
+    /// it is not written each time a lease of a former setting is nearer to its end.
     pub fn news(&mut self, now: Instant) -> Option<Change> {
-        let longest = self.longest(now);
-        let is_news = self.saved < longest || longest.get() <= self.saved.get() / 2;
-        (is_news && self.saved != longest).then(|| {
-            self.saved = longest;
-            Change::ConfirmedLongest(longest)
+        let stands: Vec<&Said> = self
+            .known
+            .iter()
+            .filter(|known| now <= known.until && !known.said.longest.is_zero())
+            .map(|known| &known.said)
+            .collect();
+        let of_reign = |all: &[&Said], one: &Said| {
+            all.iter()
+                .find(|said| said.is_of_reign_of(one))
+                .map_or(Millis::ZERO, |said| said.longest)
+        };
+        let saved: Vec<&Said> = self.saved.iter().collect();
+        let is_more = |said: &&Said| of_reign(&saved, said) < said.longest;
+        let is_less = |said: &&Said| of_reign(&stands, said).get() <= said.longest.get() / 2;
+        let is_news = stands.iter().any(is_more) || saved.iter().any(is_less);
+        is_news.then(|| {
+            self.saved = stands.into_iter().cloned().collect();
+            Change::Lengths(self.saved.clone())
         })
     }
 }
@@ -139,16 +151,20 @@ mod tests {
         Millis::new(millis)
     }
 
+    fn says(reign: u64, number: u64, longest: u64) -> Said {
+        Said { master: b"aa".to_vec(), reign, number, longest: length(longest) }
+    }
+
     #[test]
     fn the_last_word_of_a_reign_counts_and_that_of_an_earlier_one_until_it_is_over() {
         let mut lengths = Lengths::default();
-        lengths.hear(b"aa", (1, 5), length(60_000), at(100));
+        lengths.hear(says(1, 5, 60_000), at(100));
         assert_eq!(lengths.longest(at(100)), length(60_000));
-        lengths.hear(b"aa", (1, 7), length(1_000), at(200));
+        lengths.hear(says(1, 7, 1_000), at(200));
         assert_eq!(lengths.longest(at(200)), length(1_000), "it has granted none that is longer");
-        lengths.hear(b"aa", (1, 6), length(60_000), at(300));
+        lengths.hear(says(1, 6, 60_000), at(300));
         assert_eq!(lengths.longest(at(300)), length(1_000), "an older question");
-        lengths.hear(b"aa", (8, 8), length(500), at(900));
+        lengths.hear(says(8, 8, 500), at(900));
         assert_eq!(lengths.longest(at(900)), length(1_000), "its next reign does not know them");
         assert_eq!(lengths.longest_besides(b"aa", 1, at(900)), length(500));
         let over = 200 + whole_wait(length(1_000)).get();
@@ -161,7 +177,7 @@ mod tests {
     #[test]
     fn what_is_remembered_is_passed_on_and_ends_no_later_there() {
         let (mut one, mut other) = (Lengths::default(), Lengths::default());
-        one.hear(b"aa", (1, 5), length(9_000), at(100));
+        one.hear(says(1, 5, 9_000), at(100));
         let told = one.tell(true, at(1_100));
         let over = 100 + whole_wait(length(9_000)).get();
         assert_eq!(told[0].left, length(over - 1_100));
@@ -171,26 +187,52 @@ mod tests {
         assert_eq!(other.longest(at(until + 1)), Millis::ZERO);
         one.learn(&other.tell(true, at(5_000)), at(5_000));
         assert_eq!(one.longest(at(over + 1)), Millis::ZERO, "it knows better");
-        other.hear(b"aa", (1, 6), length(700), at(6_000));
+        other.hear(says(1, 6, 700), at(6_000));
         other.learn(&told, at(6_000));
         assert_eq!(other.longest(at(6_000)), length(700), "the master has said less since");
     }
 
+    /// Otherwise what is told, and the file, would grow with each start within a lease's length.
     #[test]
-    fn a_start_remembers_the_longest_from_its_file_and_the_file_is_not_written_for_little() {
+    fn a_master_that_starts_often_needs_no_more_memory() {
+        let mut lengths = Lengths::default();
+        for reign in 1..100 {
+            lengths.hear(says(reign, reign, 60_000), at(reign * 100));
+            assert_eq!(
+                lengths.longest_besides(b"aa", reign, at(reign * 100)).is_zero(),
+                reign == 1
+            );
+        }
+        assert_eq!(lengths.known.len(), 3);
+        let told = lengths.tell(true, at(10_000));
+        let oldest = Remembered { said: says(1, 1, 60_000), left: length(50_000) };
+        lengths.learn(&[vec![oldest], told].concat(), at(10_000));
+        assert_eq!(lengths.known.len(), 3);
+        lengths.hear(says(100, 100, 500), at(10_000));
+        let last = 9_900 + whole_wait(length(60_000)).get();
+        assert_eq!(lengths.longest(at(last)), length(60_000), "the last that was as long counts");
+        assert_eq!(lengths.longest(at(last + 1)), Millis::ZERO);
+    }
+
+    #[test]
+    fn a_start_remembers_each_master_and_the_file_is_not_written_for_little() {
         let mut lengths = Lengths::default();
         assert_eq!(lengths.news(at(0)), None);
         let hear = |lengths: &mut Lengths, number, longest| {
-            lengths.hear(b"aa", (1, number), length(longest), at(number));
+            lengths.hear(says(1, number, longest), at(number));
             lengths.news(at(number))
         };
-        assert_eq!(hear(&mut lengths, 1, 9_000), Some(Change::ConfirmedLongest(length(9_000))));
+        let kept = |number, longest| Some(Change::Lengths(vec![says(1, number, longest)]));
+        assert_eq!(hear(&mut lengths, 1, 9_000), kept(1, 9_000));
         assert_eq!(hear(&mut lengths, 2, 9_000), None);
         assert_eq!(hear(&mut lengths, 3, 4_501), None, "little less");
-        assert_eq!(hear(&mut lengths, 4, 4_500), Some(Change::ConfirmedLongest(length(4_500))));
-        assert_eq!(hear(&mut lengths, 5, 4_501), Some(Change::ConfirmedLongest(length(4_501))));
-        let mut started = Lengths::restored(b"bb", length(4_501), at(100));
+        assert_eq!(hear(&mut lengths, 4, 4_500), kept(4, 4_500));
+        assert_eq!(hear(&mut lengths, 5, 4_501), kept(5, 4_501));
+        let mut started = Lengths::restored(vec![says(1, 5, 4_501)], at(100));
         assert_eq!((started.longest(at(9_000)), started.news(at(9_000))), (length(4_501), None));
-        assert_eq!(started.news(at(10_000)), Some(Change::ConfirmedLongest(Millis::ZERO)));
+        let mut later = started.clone();
+        assert_eq!(later.news(at(10_000)), Some(Change::Lengths(Vec::new())));
+        assert_eq!(hear(&mut started, 6, 700), kept(6, 700));
+        assert_eq!(started.longest(at(200)), length(700), "who has said it has said less since");
     }
 }

@@ -9,6 +9,7 @@ mod account;
 mod authority;
 mod availability;
 mod change;
+mod cluster_memory;
 mod company;
 mod confirmations;
 mod direct;
@@ -48,6 +49,7 @@ pub use account::{LockAccount, LockState, NodeAccount, ReadersAccount, Uncounted
 pub use authority::{Attached, Authority, BEAT, Heartbeat, Mandate, Pledge, SUPPORT};
 pub use availability::Availability;
 pub use change::Change;
+pub use cluster_memory::{ClusterMemory, Reign};
 pub use direct::{Direct, Grantee};
 pub use electorate::{Elector, Electorate, Electorates, MasterName, Succession};
 pub use facts::{Decided, Stated};
@@ -61,7 +63,7 @@ pub use recovery::{Found, Loaded, Recovery, Saved, Stopped, promote, recover, st
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use serving::{Effect, Gate, Look, NextCalls, Parting, Turning};
 pub use shares::{
-    ConfirmQuestion, Confirmation, Footing, MoveAtOnce, Passage, Question, Remembered, SLOTS,
+    ConfirmQuestion, Confirmation, Footing, MoveAtOnce, Passage, Question, Remembered, SLOTS, Said,
     Shares, SlotAnswer, SlotRuns, question_number,
 };
 pub use slots::{Came, Slots};
@@ -313,6 +315,7 @@ impl Node {
         self.tally.may_lapse(lock);
         if lock.has_leases() {
             self.tally.cut_short(lock.until());
+            self.are_gone(lock.until());
         }
     }
 
@@ -320,6 +323,7 @@ impl Node {
     pub fn all_unlinked(&mut self) {
         self.promises.all_unlinked();
         self.tally.cut_short(self.promises.longest());
+        self.are_gone(self.promises.longest());
         self.all_lines_changed();
     }
 

@@ -4,7 +4,7 @@
 //! node waits out leases that it may have forgotten. If not even the promise is known, it waits for
 //! the longest lease that its settings allow, and fences go on far above all known ones.
 
-use super::{Ceilings, Change, FENCE_BLOCK, Inventory, Lock, Promises};
+use super::{Ceilings, Change, FENCE_BLOCK, Inventory, Lock, Promises, Reign};
 use crate::engine::fence::LOSS_MARGIN;
 use crate::engine::{
     Clocks, Fence, Instant, Millis, QuarantineReason, TTL_MAX, UNNOTICED, UnixTime,
@@ -39,9 +39,6 @@ pub struct Saved {
     /// The longest lease that may stand in its group, as a length, whenever this is read. Zero: the
     /// node does not rest on replicas.
     pub longest: Millis,
-    /// The longest lease of a master of its Cluster, itself included, that it has confirmed, as a
-    /// length, whenever this is read.
-    pub confirmed_longest: Millis,
     /// It is in a Cluster, and another master may decide in its slots, or have leases there, from
     /// before most masters confirm that they are its own.
     pub doubts: bool,
@@ -234,7 +231,6 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
         longest: node
             .authority()
             .map_or(Millis::ZERO, |authority| authority.longest(loaded.clocks.now)),
-        confirmed_longest: found.confirmed_longest(),
         doubts: false,
         stop: None,
     }
@@ -272,12 +268,17 @@ fn first_ceilings(used: Ceilings, recovery: Recovery, now: Instant) -> Ceilings 
 ///
 /// A quarantine in force outlasts the stop: it waits for leases that are *not* in the data set,
 /// however completely that was saved.
-pub(super) fn stop(node: &Promises, now: Instant, longest: Instant, stopped: Stopped) -> Change {
+pub(super) fn stop(
+    node: &Promises,
+    now: Instant,
+    longest: Instant,
+    (stopped, reign): (Stopped, Option<Reign>),
+) -> Change {
     let waited_for = node.waited_for(now);
     let used =
         Ceilings { fence: node.highest(), lease: longest.max(waited_for.unwrap_or_default()) };
     let is_saved = stopped.is_saved && waited_for.is_none();
-    Change::Stopped { used, stopped: Stopped { is_saved, ..stopped } }
+    Change::Stopped { used, stopped: Stopped { is_saved, ..stopped }, reign }
 }
 
 fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
@@ -343,12 +344,12 @@ impl Found {
         }
     }
 
-    /// As in [`Saved::confirmed_longest`].
-    pub(super) fn confirmed_longest(&self) -> Millis {
-        match self {
-            Found::Present(saved) => saved.confirmed_longest,
-            Found::Missing | Found::Damaged => Millis::ZERO,
-        }
+    /// Whether a master of a Cluster that starts with this, and need not wait, knows all leases of
+    /// its last reign. Numbers of questions are compared within a boot only.
+    pub(super) fn goes_on(&self, loaded: Loaded) -> bool {
+        let Found::Present(saved) = self else { return false };
+        let stopped_as_master = saved.stop.is_some() && !saved.was_replica && !saved.doubts;
+        stopped_as_master && !loaded.is_replica && saved.is_of_boot(loaded.boot)
     }
 
     /// The clocks by which to read this node's dates in boot `boot`; `None` if only the present
@@ -384,7 +385,7 @@ impl Saved {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Electorates, Lease, Mode, Token};
+    use crate::engine::{ClusterMemory, Lease, Mode, Token};
 
     const BOOT: u64 = 7;
     const HOUR: u64 = 3_600_000;
@@ -411,7 +412,6 @@ mod tests {
             was_replica: false,
             nothing_counts_until: Instant::default(),
             longest: Millis::ZERO,
-            confirmed_longest: Millis::ZERO,
             doubts: false,
             stop: None,
         }
@@ -557,7 +557,7 @@ mod tests {
         let (now, none) = (Instant::from_millis(12_500), Instant::default());
         let stopped = Stopped { is_saved: true, inventory: inventory(3) };
         let mut left = saved();
-        stop(&node, now, none, stopped).apply(&mut left, &mut Electorates::default());
+        stop(&node, now, none, (stopped, None)).apply(&mut left, &mut ClusterMemory::default());
         left.at = clocks(12_500, HOUR + 2_500);
         let again = Loaded { clocks: clocks(13_000, HOUR + 3_000), ..loaded() };
         let until = Instant::from_millis(40_000);
@@ -567,7 +567,7 @@ mod tests {
         // A stop after the quarantine leaves nothing to wait for.
         let late = Instant::from_millis(40_001);
         let mut after = saved();
-        stop(&node, late, none, stopped).apply(&mut after, &mut Electorates::default());
+        stop(&node, late, none, (stopped, None)).apply(&mut after, &mut ClusterMemory::default());
         assert_eq!((after.ceilings.lease, after.stop), (none, Some(stopped)));
     }
 

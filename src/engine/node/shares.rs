@@ -68,9 +68,9 @@ pub struct Footing {
     pub left: Millis,
 }
 
-/// How long a lease of one master may stand, as another one remembers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remembered {
+/// What a master has said of its leases, with one question.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Said {
     /// The master; empty if its name is not known.
     pub master: MasterName,
     /// As in [`ConfirmQuestion::reign`].
@@ -79,7 +79,21 @@ pub struct Remembered {
     pub number: u64,
     /// As in [`ConfirmQuestion::longest`].
     pub longest: Millis,
-    /// For how long it may still stand.
+}
+
+impl Said {
+    /// Whether both are of one reign of one master.
+    pub(super) fn is_of_reign_of(&self, other: &Said) -> bool {
+        self.master == other.master && self.reign == other.reign
+    }
+}
+
+/// What a master has said, as another one remembers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    /// What it has said.
+    pub said: Said,
+    /// For how long such a lease may still stand.
     pub left: Millis,
 }
 

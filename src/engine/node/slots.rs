@@ -13,6 +13,7 @@
 
 use std::collections::BTreeSet;
 
+use super::cluster_memory::{ClusterMemory, Reign};
 use super::company::{Company, Readiness};
 use super::confirmations::Confirmations;
 use super::electorate::Electorates;
@@ -62,8 +63,12 @@ pub struct Slots {
     pub(super) confirmations: Confirmations,
     pub(super) witness: Witness,
     pub(super) lengths: Lengths,
-    /// The number of its first question.
+    /// The number of the first question of its reign.
     pub(super) reign: Option<u64>,
+    /// Of the leases of its reign that are gone here, none ends later than this.
+    pub(super) gone_until: Instant,
+    /// The longest lease of others that it has known since it waits for any.
+    pub(super) waited_for: Millis,
     epoch: Epoch,
     rise: Rise,
     pub(super) pauses: Pauses,
@@ -88,6 +93,8 @@ impl Slots {
             witness: Witness::default(),
             lengths: Lengths::default(),
             reign: None,
+            gone_until: Instant::default(),
+            waited_for: Millis::ZERO,
             epoch: Epoch::default(),
             rise: Rise::default(),
             pauses: Pauses::default(),
@@ -109,6 +116,8 @@ impl Slots {
         self.confirmations.look(shares, now);
         self.witness.look(shares);
         self.compare(now);
+        let waits = self.owes_wait || self.table.has_moves() || !self.company.decides();
+        self.waited_for = if waits { self.longest(now) } else { Millis::ZERO };
     }
 
     /// Notes that another master may decide until most masters confirm this one: it was promoted,
@@ -131,6 +140,12 @@ impl Slots {
 
     pub(super) fn readiness(&self, now: Instant, longest: Millis) -> Readiness {
         self.company.readiness((now, self.confirmations.first_at()), longest)
+    }
+
+    /// Notes that this reign goes on; `None`: another begins.
+    pub(super) fn reigns(&mut self, on: Option<Reign>) {
+        self.reign = on.map(|reign| reign.number);
+        self.gone_until = on.map_or(Instant::default(), |reign| reign.until);
     }
 
     /// Compares what most masters confirm with what they did before.
@@ -229,9 +244,13 @@ impl Slots {
 impl Node {
     /// Notes that the node is in a Cluster, and has not looked at its slots since its start. The
     /// number of a question contains the boot, so that no answer to a question of an earlier one
-    /// counts: its clock may have been ahead. `electorates`: those that it knew before.
-    pub fn join_cluster(&mut self, boot: u64, electorates: Electorates) {
-        self.slots = Some(Box::new(Slots::new(boot, false, electorates)));
+    /// counts: its clock may have been ahead. `memory`: that of the state file.
+    pub fn join_cluster(&mut self, boot: u64, memory: ClusterMemory, now: Instant) {
+        let ClusterMemory { electorates, lengths, reign } = memory;
+        let mut slots = Slots::new(boot, false, electorates);
+        slots.lengths = Lengths::restored(lengths, now);
+        slots.reigns(reign);
+        self.slots = Some(Box::new(slots));
     }
 
     /// The same for a replica that was promoted: it has not looked since then, and remembers the
@@ -278,6 +297,13 @@ impl Node {
     /// Notes that the node cannot look at its slots, and so decides in all of them.
     pub fn leave_cluster(&mut self) {
         self.slots = None;
+    }
+
+    /// Notes that leases are gone here that end no later than this.
+    pub(super) fn are_gone(&mut self, until: Instant) {
+        if let Some(slots) = &mut self.slots {
+            slots.gone_until = slots.gone_until.max(until);
+        }
     }
 
     /// Whether the node needs to look at slots at all.
@@ -526,7 +552,7 @@ mod tests {
     use super::super::SUPPORT;
     use super::super::authority::with_drift;
     use super::super::electorate::Elector;
-    use super::super::shares::{ConfirmQuestion, Confirmation};
+    use super::super::shares::{ConfirmQuestion, Confirmation, Said};
     use super::*;
     use crate::engine::{Claim, Electorate, HeldCount, Lock, Mode, Token, UnixTime};
 
@@ -573,7 +599,7 @@ mod tests {
     /// It has heard the other master for long enough.
     fn joined() -> Node {
         let mut node = Node::new();
-        node.join_cluster(BOOT, Electorates::default());
+        node.join_cluster(BOOT, ClusterMemory::default(), at(0));
         node.hear(b"bb", footing(0, 0), at(0));
         node.hear(b"bb", footing(0, 0), at(1_000));
         node
@@ -774,10 +800,10 @@ mod tests {
         assert!(!looks(&mut node, 1_199), "what the other says of slots may be on its way");
         node.hear(b"cc", footing(5, 0), at(1_200));
         assert!(looks(&mut node, 1_200));
-        node.join_cluster(BOOT, Electorates::default());
+        node.join_cluster(BOOT, ClusterMemory::default(), at(0));
         assert!(!looks(&mut node, 1_300), "it has started again");
         let alone = Shares { others: Vec::new(), ..shares.clone() };
-        node.join_cluster(BOOT, Electorates::default());
+        node.join_cluster(BOOT, ClusterMemory::default(), at(0));
         node.sees(&alone, at(1_400));
         assert!(decides(&node, 5));
     }
@@ -802,7 +828,7 @@ mod tests {
         for silent in [b"dd", b"ee"] {
             let started = || {
                 let mut node = Node::new();
-                node.join_cluster(BOOT, Electorates::default());
+                node.join_cluster(BOOT, ClusterMemory::default(), at(0));
                 node.sees(&idle, at(100));
                 for other in [b"bb", b"cc", b"dd", b"ee"].iter().filter(|other| **other != silent) {
                     node.hear(*other, footing(5, 0), at(200));
@@ -827,7 +853,7 @@ mod tests {
             assert!(node.promises().floor() > Fence::of_time(UnixTime::from_millis(WALL)));
             assert!(decides(&node, 6));
             let mut node = started();
-            node.join_cluster(BOOT, Electorates::default());
+            node.join_cluster(BOOT, ClusterMemory::default(), at(0));
             node.sees(&Shares { own: Vec::new(), had_none: true, ..idle.clone() }, at(100));
             node.hear(b"bb", footing(5, 0), at(200));
             node.hear(b"cc", footing(5, 0), at(200));
@@ -865,7 +891,7 @@ mod tests {
         assert_eq!(count(&node, 2_200), 0, "it grants until the slot has left");
 
         let mut started = Node::new();
-        started.join_cluster(BOOT, Electorates::default());
+        started.join_cluster(BOOT, ClusterMemory::default(), at(0));
         assert_eq!(count(&started, 0), 0, "it does not know its slots");
         let three = vec![(b"bb".to_vec(), vec![(10, 19)]), (b"cc".to_vec(), vec![(20, 29)])];
         started.see(&Shares { others: three.clone(), ..shares(&[]) }, at(0));
@@ -996,13 +1022,21 @@ mod tests {
         node.rejoin_cluster(BOOT);
         assert_eq!(node.longest(LONGEST, at(300)), length(9_000), "those may be lost now");
         let mut only = Node::new();
-        only.join_cluster(BOOT, Electorates::default());
+        only.join_cluster(BOOT, ClusterMemory::default(), at(0));
         let replicas = vec![b"bb".to_vec()];
         only.sees(&Shares { own: vec![(0, 9)], replicas, ..Shares::default() }, at(0));
         let asked = only.confirm_question(at(100), length(9_000)).expect("its replica hears it");
         let mut replica = Node::new();
-        replica.join_cluster(BOOT, Electorates::default());
+        replica.join_cluster(BOOT, ClusterMemory::default(), at(0));
         replica.overhear(b"aa", &asked, at(100));
+        let kept = replica.news_of_slots(at(100));
+        let said = Said {
+            master: b"aa".to_vec(),
+            reign: asked.reign,
+            number: asked.number,
+            longest: length(9_000),
+        };
+        assert_eq!(kept, [Change::Lengths(vec![said])], "it may start again first");
         replica.rejoin_cluster(BOOT);
         assert_eq!(replica.longest(LONGEST, at(200)), length(9_000));
     }
@@ -1019,6 +1053,25 @@ mod tests {
         node.answered(b"bb", number(3_000), &answer(5, 0, vec![(12, 12)]), at(3_001));
         let clocks = Clocks { now: at(3_001), wall: UnixTime::from_millis(WALL) };
         assert_eq!(node.come(12, clocks, (LONGEST, CAUTION)), Ok(Came::Asks));
+    }
+
+    /// Otherwise a survey would forget leases that nobody else may know.
+    #[test]
+    fn a_master_says_how_long_the_leases_stand_that_are_gone_here() {
+        let mut node = node();
+        let token = Token::new(b"token", 64).unwrap();
+        let claim = Claim { token, ttl: length(9_000), mode: Mode::Exclusive };
+        let mut lock = Lock::default();
+        assert!(node.promises.acquire(&mut lock, claim, b"", at(100)).is_ok());
+        node.begin_survey();
+        node.unlinked(&lock);
+        let _ = node.end_survey(at(200));
+        node.begin_survey();
+        let _ = node.end_survey(at(300));
+        assert_eq!(node.promises.longest(), at(0));
+        assert_eq!(node.own_longest(LONGEST, at(1_100)), length(8_000));
+        node.rejoin_cluster(BOOT);
+        assert_eq!(node.own_longest(LONGEST, at(1_100)), LONGEST, "that was an earlier reign");
     }
 
     fn length(millis: u64) -> Millis {
@@ -1046,7 +1099,9 @@ mod tests {
         };
         let has_vote = |known, asked| {
             let mut node = Node::new();
-            node.join_cluster(BOOT, Electorates { itself: elector(7), ..known });
+            let electorates = Electorates { itself: elector(7), ..known };
+            let memory = ClusterMemory { electorates, ..ClusterMemory::default() };
+            node.join_cluster(BOOT, memory, at(0));
             node.has_vote(&asks(asked))
         };
         assert!(has_vote(Electorates::default(), Some(naming(7))));
@@ -1061,7 +1116,7 @@ mod tests {
         let waits = |is_promoted: bool, first: &Shares| {
             let mut node = Node::new();
             node.rest_on(2);
-            node.join_cluster(BOOT, Electorates::default());
+            node.join_cluster(BOOT, ClusterMemory::default(), at(0));
             if is_promoted {
                 node.rejoin_cluster(BOOT);
             }
@@ -1494,7 +1549,7 @@ mod tests {
     #[test]
     fn a_master_that_has_met_nobody_yet_waits_to_hear_of_all() {
         let mut node = Node::new();
-        node.join_cluster(BOOT, Electorates::default());
+        node.join_cluster(BOOT, ClusterMemory::default(), at(0));
         node.sees(&Shares { had_none: true, ..Shares::default() }, at(0));
         let alone = Shares { own: vec![(5, 5)], ..Shares::default() };
         node.sees(&alone, at(200));
@@ -1504,7 +1559,7 @@ mod tests {
         assert_eq!(come(&mut node, 5, over), Came::Asks, "it has just heard of another");
         assert!(matches!(come(&mut node, 5, over + 1), Came::Waits { .. }));
         let mut node = Node::new();
-        node.join_cluster(BOOT, Electorates::default());
+        node.join_cluster(BOOT, ClusterMemory::default(), at(0));
         node.sees(&Shares { had_none: true, ..Shares::default() }, at(0));
         node.sees(&alone, at(200));
         assert_eq!(come(&mut node, 5, 2_201), Came::Decides(false), "there is no other");

@@ -10,7 +10,6 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::authority::with_drift;
-use super::lengths::Lengths;
 use super::recovery::{promote, recover, start, stop};
 use super::tending::Heard;
 use super::{Ceilings, Census, Change, Found, Loaded, Lock, Node, Recovery, Saved, Stopped};
@@ -124,11 +123,6 @@ impl Node {
             }
         }
         let found = found?;
-        if let Some(slots) = &mut self.slots {
-            let itself = &slots.confirmations.electorates().itself.name;
-            let longest = found.confirmed_longest();
-            slots.lengths = Lengths::restored(itself, longest, loaded.clocks.now);
-        }
         let loaded = Loaded { highest: self.promises.highest(), ..loaded };
         let mut recovery = recover(found, loaded);
         if let Some((found, loaded)) = self.outside_of_its_group(found, loaded) {
@@ -136,6 +130,9 @@ impl Node {
             recovery = recover(found, loaded);
             let waits = [former, recovery.quarantine].into_iter().flatten();
             recovery.quarantine = waits.max_by_key(|(until, _)| *until);
+        }
+        if !found.goes_on(loaded) || recovery.quarantine.is_some() {
+            self.slots.iter_mut().for_each(|slots| slots.reigns(None));
         }
         recovery.nothing_counts |= self.have_names_changed;
         recovery.nothing_is_carried |= self.have_names_changed;
@@ -286,14 +283,14 @@ impl Node {
     /// is on disk.
     pub fn stop(&self, now: Instant, census: Census, is_saved: bool) -> Change {
         let stopped = Stopped { is_saved, inventory: census.inventory };
-        stop(&self.promises, now, census.longest, stopped)
+        stop(&self.promises, now, census.longest, (stopped, self.reign()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Came, Electorates, Inventory, Lease, Mode, Shares, Stop, Token};
+    use crate::engine::{Came, ClusterMemory, Inventory, Lease, Mode, Reign, Shares, Stop, Token};
 
     const CLOCKS: Clocks =
         Clocks { now: Instant::from_millis(1_000), wall: UnixTime::from_millis(50_000) };
@@ -357,7 +354,7 @@ mod tests {
         let begun = |found, loaded, replicas, caution| {
             let mut node = Node::new();
             node.rest_on(replicas);
-            node.join_cluster(7, Electorates::default());
+            node.join_cluster(7, ClusterMemory::default(), CLOCKS.now);
             node.found(Some(found), CLOCKS, 7);
             let saved = node.begin(loaded, caution).expect("it keeps a file").saved;
             assert_eq!(node.news_of_slots(CLOCKS.now), [], "the file has that");
@@ -412,6 +409,53 @@ mod tests {
             seen.iter().find(|(.., news)| news.contains(&Change::Doubts(false))).expect("it ends");
         assert!(came.iter().all(|came| matches!(came, Came::Decides(_))), "{came:?}");
         assert_eq!(news.len(), 1);
+    }
+
+    /// What it says next counts for the leases of its last run too, so it must know all of them.
+    #[test]
+    fn a_reign_goes_on_after_a_clean_stop_if_the_start_finds_all_locks() {
+        let inventory = Inventory::default();
+        let stop = Some(Stopped { is_saved: true, inventory });
+        let saved = Saved { stop, ..start_of(Found::Missing, loaded(0, false)) };
+        let reign = Reign { number: 5, until: Instant::from_millis(9_000) };
+        let goes_on = |saved: Saved, loaded: Loaded| {
+            let mut node = Node::new();
+            let memory = ClusterMemory { reign: Some(reign), ..ClusterMemory::default() };
+            node.join_cluster(7, memory, CLOCKS.now);
+            node.found(Some(Found::Present(saved)), CLOCKS, 7);
+            let _ = node.begin(loaded, CAUTION).expect("it keeps a file");
+            let longest = node.own_longest(Millis::new(500), CLOCKS.now);
+            match node.reign() {
+                None => assert!(longest < Millis::new(8_000)),
+                went_on => {
+                    assert_eq!((went_on, longest), (Some(reign), Millis::new(8_000)));
+                    let census = Census::new(CLOCKS.wall);
+                    let Change::Stopped { reign: next, .. } = node.stop(CLOCKS.now, census, true)
+                    else {
+                        panic!("it stops");
+                    };
+                    assert_eq!(next, Some(reign), "after another clean stop too");
+                }
+            }
+            node.reign().is_some()
+        };
+        let master = loaded(1, false);
+        assert!(goes_on(saved, master));
+        assert!(!goes_on(Saved { stop: None, ..saved }, master), "it crashed");
+        let other = Inventory { lock_count: 9, ..inventory };
+        let ceilings = Ceilings { lease: Instant::from_millis(9_000), ..saved.ceilings };
+        assert!(!goes_on(Saved { ceilings, ..saved }, Loaded { inventory: other, ..master }));
+        assert!(!goes_on(Saved { was_replica: true, ..saved }, master));
+        assert!(!goes_on(Saved { doubts: true, ..saved }, master));
+        assert!(!goes_on(saved, Loaded { boot: 8, ..master }), "another clock numbers questions");
+        assert!(!goes_on(saved, loaded(1, true)), "its master decides");
+    }
+
+    /// What a first start writes.
+    fn start_of(found: Found, loaded: Loaded) -> Saved {
+        let mut node = Node::new();
+        node.found(Some(found), CLOCKS, 7);
+        node.begin(loaded, CAUTION).expect("it keeps a file").saved
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! written stay wanted too. This file decides what to write and what a write allows; the owner of
 //! the state file writes it, one write at a time.
 
-use super::{Ceilings, Change, Electorates, Saved};
+use super::{Ceilings, Change, ClusterMemory, Saved};
 use crate::engine::{Clocks, Instant};
 
 /// The contents of one state file: wanted, and written.
@@ -13,7 +13,7 @@ use crate::engine::{Clocks, Instant};
 pub struct Statement {
     /// What the file must contain.
     wanted: Saved,
-    electorates: Electorates,
+    memory: ClusterMemory,
     /// How many changes there were, not counting those of the ceilings.
     changes: u64,
     /// How many of them are in the file.
@@ -30,16 +30,16 @@ pub struct Statement {
 pub struct Draft {
     /// The contents.
     pub saved: Saved,
-    /// The electorates that the node knows.
-    pub electorates: Electorates,
+    /// The same of a server of a Cluster.
+    pub memory: ClusterMemory,
     changes: u64,
 }
 
 impl Statement {
     /// A file that must contain these, and does not yet.
-    pub const fn new(wanted: Saved, electorates: Electorates) -> Statement {
+    pub const fn new(wanted: Saved, memory: ClusterMemory) -> Statement {
         let (written, allowed) = (None, Ceilings::NONE);
-        Statement { wanted, electorates, changes: 1, said: 0, written, allowed }
+        Statement { wanted, memory, changes: 1, said: 0, written, allowed }
     }
 
     /// The ceilings that may be used: none while the file lacks a change.
@@ -54,7 +54,7 @@ impl Statement {
 
     /// Changes what the file must contain. No ceilings may be used until that is written.
     pub fn change(&mut self, change: Change) {
-        change.apply(&mut self.wanted, &mut self.electorates);
+        change.apply(&mut self.wanted, &mut self.memory);
         self.changes += 1;
     }
 
@@ -89,7 +89,7 @@ impl Statement {
         // A step may not have been noticed yet: then earlier leases are dated by another clock.
         let was_stepped = self.wanted.was_stepped || at.are_stepped_since(self.wanted.dating);
         let saved = Saved { at, was_stepped, ..self.wanted };
-        Some(Draft { saved, electorates: self.electorates.clone(), changes: self.changes })
+        Some(Draft { saved, memory: self.memory.clone(), changes: self.changes })
     }
 
     /// Notes that `draft` is on the disk.
@@ -168,7 +168,7 @@ mod tests {
             let mut promises = Promises::new(Fence::ZERO, None);
             let recovery = recover(found, loaded);
             let saved = start(found, loaded, recovery, &promises);
-            let statement = Statement::new(saved, Electorates::default());
+            let statement = Statement::new(saved, ClusterMemory::default());
             promises.recover(recovery);
             promises.keep(statement.allowed());
             let (issued, longest, counter) = (Fence::ZERO, Instant::default(), Fence::ZERO);

@@ -4,7 +4,7 @@
 use super::Node;
 use super::confirmations::CONFIRM_DELAY;
 use super::electorate::{Elector, Electorates};
-use super::shares::{ConfirmQuestion, Confirmation, question_number};
+use super::shares::{ConfirmQuestion, Confirmation, Said, question_number};
 use super::slots::Slots;
 use crate::engine::{Instant, Millis};
 
@@ -37,14 +37,21 @@ impl Slots {
         self.confirmations.hear(elector, (told, digest), now)
     }
 
+    /// Notes what another master's question says of its leases, and of those of others.
+    fn remember(&mut self, name: &[u8], asked: &ConfirmQuestion, now: Instant) {
+        self.lengths.learn(&asked.remembered, now);
+        let ConfirmQuestion { reign, number, longest, .. } = *asked;
+        self.lengths.hear(Said { master: name.to_vec(), reign, number, longest }, now);
+    }
+
     /// Notes how long a lease of this node may stand, which its next question says. This node
     /// remembers it too: its own vote counts for itself. Returns the number of its reign.
     fn allow(&mut self, longest: Millis, now: Instant) -> u64 {
         let number = question_number(self.boot, now);
         let reign = *self.reign.get_or_insert(number);
         self.confirmations.allow(longest, now);
-        let itself = &self.confirmations.electorates().itself.name;
-        self.lengths.hear(itself, (reign, number), longest, now);
+        let master = self.confirmations.electorates().itself.name.clone();
+        self.lengths.hear(Said { master, reign, number, longest }, now);
         reign
     }
 }
@@ -99,8 +106,7 @@ impl Node {
     ) -> Option<Confirmation> {
         let slots = self.slots.as_mut().filter(|slots| slots.table.looked_at().is_some())?;
         let elector = Elector { name: name.to_vec(), life: asked.life };
-        slots.lengths.learn(&asked.remembered, now);
-        slots.lengths.hear(name, (asked.reign, asked.number), asked.longest, now);
+        slots.remember(name, asked, now);
         slots.hear_of(&elector, (asked.electorates.as_ref(), asked.digest), now);
         slots.compare(now);
         self.wait_for_others(now);
@@ -127,10 +133,10 @@ impl Node {
     }
 
     /// Takes another master's question without an answer: this server has no vote, but may take the
-    /// place of the only master.
+    /// place of the only master. The state file is to have the [news](Node::news_of_slots).
     pub fn overhear(&mut self, name: &[u8], asked: &ConfirmQuestion, now: Instant) {
         if let Some(slots) = &mut self.slots {
-            slots.lengths.hear(name, (asked.reign, asked.number), asked.longest, now);
+            slots.remember(name, asked, now);
         }
     }
 

@@ -21,9 +21,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use lockmod::engine::{
-    Came, Caution, Confirmation, Electorate, Electorates, FENCE_BLOCK, Fence, Footing, Lock,
-    Millis, MoveAtOnce, Passage, QuarantineReason, Question, Refusal, RefusalKind, SUPPORT, Shares,
-    SlotAnswer, SlotRuns, question_number,
+    Came, Caution, ClusterMemory, Confirmation, Electorate, Electorates, FENCE_BLOCK, Fence,
+    Footing, Lock, Millis, MoveAtOnce, Passage, QuarantineReason, Question, Refusal, RefusalKind,
+    SUPPORT, Shares, SlotAnswer, SlotRuns, question_number,
 };
 use lockmod::wire::slots::{SlotMessage, read_message, slot_of};
 use rand::rngs::StdRng;
@@ -403,7 +403,8 @@ impl Cluster {
             let follows = (plan.replica == Some(number)).then_some(followed);
             let terms = (offer, Member::new(number, 0, follows), max_ttl);
             let mut node = Node::start(number, clock, kind, terms, Defect::None);
-            node.engine.join_cluster(node.boot, Electorates::default());
+            let read = node.clocks().now;
+            node.engine.join_cluster(node.boot, ClusterMemory::default(), read);
             node.is_in_cluster = true;
             hear_all(&mut node, at_first.iter().copied().filter(|other| *other != number));
             Master {

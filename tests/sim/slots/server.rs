@@ -276,6 +276,7 @@ impl Cluster {
             SlotMessage::ConfirmQuestion(asked) if !can_answer && !engine.has_vote(&asked) => {
                 if broken != Broken::ForgetsLengths {
                     engine.overhear(&name, &asked, now);
+                    self.keep_news(to);
                 }
             }
             SlotMessage::Answer { number, answer } => {

@@ -1,0 +1,26 @@
+//! What a server of a Cluster keeps in its state file, because those with a vote rely on it.
+
+use super::electorate::Electorates;
+use super::shares::Said;
+use crate::engine::Instant;
+
+/// What a server of a Cluster keeps of itself and others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterMemory {
+    /// The electorates that it knows.
+    pub electorates: Electorates,
+    /// What masters have said of their leases, this one included.
+    pub lengths: Vec<Said>,
+    /// The reign that ended with a clean stop; `None` while the server runs.
+    pub reign: Option<Reign>,
+}
+
+/// The run of a master from its start or promotion to the next. It goes on after a clean stop, if
+/// the next start finds all locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reign {
+    /// As in [`ConfirmQuestion::reign`](super::ConfirmQuestion::reign).
+    pub number: u64,
+    /// No lease that it granted, or had, ends later.
+    pub until: Instant,
+}
