@@ -138,8 +138,10 @@ impl LeaseRules {
     pub(super) fn ttl_min(&self) -> Duration {
         let (timeout, drift) = (self.timeout.unwrap_or_default(), self.drift.unwrap_or_default());
         let by_margin = self.margin.map(|margin| {
-            let drift = self.drift.unwrap_or(margin / DRIFT_PART + DRIFT_ROUNDED);
-            margin.saturating_add(drift).saturating_add(DRIFT_ROUNDED)
+            let margins = margin.saturating_mul(2);
+            let drift = self.drift.unwrap_or(margins / DRIFT_PART + DRIFT_ROUNDED);
+            let after_renewal = margins.saturating_add(drift).saturating_add(DRIFT_ROUNDED);
+            after_renewal.saturating_add(after_renewal / 2)
         });
         let min = TTL_MIN
             .max(timeout.saturating_mul(TIMEOUTS_PER_TTL))
@@ -196,17 +198,44 @@ impl LeaseRules {
         let length = max_hold.map_or(terms.ttl, |max_hold| max_hold.min(terms.ttl));
         let by_ttl = Schedule::of(terms.ttl).margin;
         let by_length = Millis::new(length.get() / MARGIN_DIVISOR);
-        let margin = self.margin.map_or(by_ttl.min(by_length), Millis::round_up);
-        if length <= margin || terms.ttl.saturating_sub(terms.drift) <= margin {
-            let what = if length < terms.ttl { "max_hold" } else { "the ttl" };
+        let end = margin_end(terms, asked);
+        let most = end.saturating_sub(Millis::new(1));
+        let margin = self.margin.map_or(by_ttl.min(by_length).min(most), Millis::round_up);
+        if end <= margin {
+            let leaves = match (is_renewed(terms, asked), length < terms.ttl) {
+                (true, _) => "too little time after a renewal, at a third of the ttl",
+                (false, true) => "nothing of max_hold",
+                (false, false) => "nothing of the ttl",
+            };
+            let of = if leaves.ends_with("ttl") { terms.ttl } else { length };
             return Err(format!(
-                "lost_margin {} leaves nothing of {what} {}: give less than {}",
+                "lost_margin {} leaves {leaves} {}: give less than {}",
                 self.unit.shown(self.margin.unwrap_or_else(|| margin.into())),
-                self.unit.shown(length.into()),
-                self.unit.at_most(length.min(terms.ttl.saturating_sub(terms.drift)).into())
+                self.unit.shown(of.into()),
+                self.unit.at_most(end.into())
             ));
         }
         let every = Schedule::of(terms.ttl).every.filter(|_| asked.renews);
         Ok(Schedule { every, margin, max_hold })
     }
+}
+
+/// What the margin must be below. Half of the time between the first renewal and the end of the
+/// validity must be left for the renewal; a lease that is not renewed must last longer than the
+/// margin.
+pub(super) fn margin_end(terms: Terms, asked: LeaseOptions) -> Millis {
+    let validity = terms.ttl.saturating_sub(terms.drift);
+    match Schedule::of(terms.ttl).every {
+        Some(every) if is_renewed(terms, asked) => {
+            let after_renewal = validity.saturating_sub(every).get();
+            Millis::new(after_renewal / MARGIN_DIVISOR + 1)
+        }
+        _ => asked.max_hold.map_or(validity, |max_hold| validity.min(Millis::round_down(max_hold))),
+    }
+}
+
+/// Whether the lease may be held for longer than one ttl.
+fn is_renewed(terms: Terms, asked: LeaseOptions) -> bool {
+    let is_short = |max_hold| Millis::round_down(max_hold) <= terms.ttl;
+    asked.renews && !asked.max_hold.is_some_and(is_short)
 }

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use super::destination::Destination;
 use super::error::BuildError;
-use super::lease_rules::{LeaseOptions, LeasePlan, LeaseRules, LengthUnit, TIMEOUTS_PER_TTL};
+use super::lease_rules::{
+    LeaseOptions, LeasePlan, LeaseRules, LengthUnit, TIMEOUTS_PER_TTL, margin_end,
+};
 use super::node_url;
 use super::printable::Printable;
 use super::tls::{Pem, Tls};
-use crate::engine::{LABEL_MAX, NODES_MAX, Quorum, TOKEN_MAX};
+use crate::engine::{LABEL_MAX, Millis, NODES_MAX, Quorum, TOKEN_MAX, Terms};
 use crate::wire::resp::STRING_MAX;
 
 /// The default length of a lease.
@@ -77,14 +79,16 @@ impl LockerBuilder {
     #[doc(hidden)]
     pub fn ranges(&self) -> OptionRanges {
         let (rules, asked) = (self.rules(), self.asked());
-        let drift = rules.terms(asked.ttl).map_or(asked.ttl / 2, |terms| terms.drift.into());
-        let max_hold = asked.max_hold.unwrap_or(asked.ttl);
+        let terms = rules.terms(asked.ttl).unwrap_or_else(|_| {
+            let ttl = Millis::round_down(asked.ttl);
+            Terms { drift: Millis::new(ttl.get() / 2), ..Terms::new(ttl) }
+        });
         OptionRanges {
             ttl_min: rules.ttl_min(),
             ttl_max: rules.max_ttl,
             timeout_max: asked.ttl / TIMEOUTS_PER_TTL,
             drift_end: asked.ttl / 2,
-            margin_end: max_hold.min(asked.ttl.saturating_sub(drift)),
+            margin_end: margin_end(terms, asked).into(),
         }
     }
 
@@ -185,7 +189,9 @@ impl LockerBuilder {
     }
 
     /// How long before the end of its validity a lease counts as lost, so that its holder can stop
-    /// in time. By default a tenth of the ttl, at most 1 s, and at most half of `max_hold`.
+    /// in time. By default a tenth of the ttl, at most 1 s, and at most half of `max_hold`. A lease
+    /// that is renewed must keep at least as long for a renewal: with a ttl of 30 s, the margin is
+    /// at most 9.8 s.
     #[must_use]
     pub fn lost_margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
@@ -438,9 +444,40 @@ mod tests {
         assert!(problem(margin).contains("nothing of max_hold 500ms"));
         assert!(problem(three().label([b'x'; 129])).contains("at most 128"));
         assert_eq!(problem(three().label([b'x'; 128])), "");
-        assert!(
-            problem(three().lost_margin(Duration::from_secs(30))).contains("give less than 29.6s")
+        assert_eq!(
+            problem(three().lost_margin(Duration::from_secs(30))),
+            "lost_margin 30s leaves too little time after a renewal, at a third of the ttl 30s: \
+             give less than 9.8s"
         );
+        let once = three().renew(false).lost_margin(Duration::from_secs(30));
+        assert!(problem(once).contains("nothing of the ttl 30s: give less than 29.6s"));
+    }
+
+    /// Regression: such a lease was lost before its first renewal.
+    #[test]
+    fn a_margin_leaves_time_for_a_renewal_whatever_the_other_settings() {
+        for ttl in [20, 100, 2_999, 30_000] {
+            for drift in [None, Some(0), Some(ttl / 4), Some(ttl / 2 - 1)] {
+                for margin in [None, Some(0), Some(ttl / 12), Some(ttl / 3), Some(ttl * 2 / 3)] {
+                    let with = |builder: LockerBuilder, set: fn(_, _) -> _, length: Option<u64>| {
+                        length.map_or(builder.clone(), |length| {
+                            set(builder, Duration::from_millis(length))
+                        })
+                    };
+                    let builder =
+                        with(three().ttl(Duration::from_millis(ttl)), LockerBuilder::drift, drift);
+                    let builder = with(builder, LockerBuilder::lost_margin, margin);
+                    let Ok(plan) = builder.rules().plan(builder.asked()) else {
+                        assert!(margin.is_some_and(|margin| margin >= ttl / 12), "{builder:?}");
+                        continue;
+                    };
+                    let crate::engine::Schedule { every, margin, .. } = plan.schedule;
+                    let (every, drift) = (every.expect("it is renewed"), plan.terms.drift);
+                    let lost_at = plan.terms.ttl.saturating_sub(drift).saturating_sub(margin);
+                    assert!(every.saturating_add(margin) <= lost_at, "{builder:?}");
+                }
+            }
+        }
     }
 
     #[test]

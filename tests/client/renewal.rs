@@ -79,7 +79,7 @@ async fn a_ttl_that_the_nodes_refuse_does_not_end_the_renewing() {
 #[tokio::test]
 async fn a_lease_is_called_lost_before_its_validity_ends_with_all_nodes_stopped() {
     let nodes = nodes(5);
-    let locker = builder(&nodes).ttl(millis(2_500)).lost_margin(millis(1_000)).build().unwrap();
+    let locker = builder(&nodes).ttl(millis(3_200)).lost_margin(millis(1_000)).build().unwrap();
     let guard = locker.acquire("a").await.unwrap();
     nodes.iter().for_each(Server::pause);
     let start = Instant::now();

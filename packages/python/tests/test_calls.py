@@ -281,7 +281,7 @@ def test_a_value_of_a_wrong_type_is_told_with_its_type_and_what_is_allowed(
         "wait": "0 or more",
         "max_hold": "0.02 or more",
         "timeout": "0.001 to 10",
-        "lost_margin": "0 or more, and less than 29.698",
+        "lost_margin": "0 or more, and less than 9.85",
         "max_ttl": "0.02 or more",
         "drift": "0 or more, and less than 15",
     }
