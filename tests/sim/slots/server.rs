@@ -274,10 +274,9 @@ impl Cluster {
             SlotMessage::Answer { .. } | SlotMessage::Confirmation(_) if !is_master => {}
             SlotMessage::Question { .. } if !can_answer => {}
             SlotMessage::ConfirmQuestion(asked) if !can_answer && !engine.has_vote(&asked) => {
-                if broken != Broken::ForgetsLengths {
-                    engine.overhear(&name, &asked, now);
-                    self.keep_news(to);
-                }
+                let asked = self.understood(asked);
+                self.masters[to].node.engine.overhear(&name, &asked, now);
+                self.keep_news(to);
             }
             SlotMessage::Answer { number, answer } => {
                 self.masters[to].heard_floors[from] = answer.footing.floor.get();
@@ -287,11 +286,9 @@ impl Cluster {
             }
             SlotMessage::ConfirmQuestion(asked) => {
                 self.look(to);
+                let asked = self.understood(asked);
                 let told = self.masters[to].node.engine.confirm(&name, &asked, now);
-                if let Some(mut told) = told.filter(|_| self.keep_news(to)) {
-                    if broken == Broken::ForgetsLengths {
-                        (told.longest, told.remembered) = (Millis::ZERO, Vec::new());
-                    }
+                if let Some(told) = told.filter(|_| self.keep_news(to)) {
                     let text = SlotMessage::Confirmation(told).to_string();
                     self.send(to, from, Mail::Text(text));
                 }
@@ -344,6 +341,16 @@ impl Cluster {
         for Question { master, number, passage, slots } in node.engine.questions(asked_at) {
             let text = SlotMessage::Question { number, passage, slots }.to_string();
             self.send(at, number_of(&master), Mail::Text(text));
+        }
+    }
+
+    /// A question as a server takes it.
+    fn understood(&self, asked: ConfirmQuestion) -> ConfirmQuestion {
+        match self.plan.broken {
+            Broken::ForgetsLengths => {
+                ConfirmQuestion { longest: Millis::ZERO, remembered: Vec::new(), ..asked }
+            }
+            _ => asked,
         }
     }
 
