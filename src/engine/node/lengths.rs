@@ -34,6 +34,8 @@ pub struct Lengths {
     known: Vec<Word>,
     /// What the state file has as [`ClusterMemory::lengths`](super::ClusterMemory::lengths).
     saved: Vec<Said>,
+    /// A master has said more than it did before, with a question that the file may not have.
+    has_risen: bool,
 }
 
 impl Lengths {
@@ -57,6 +59,8 @@ impl Lengths {
         if self.known.iter().any(|known| is_of_it(known) && new.said.number < known.said.number) {
             return;
         }
+        let is_less = |known: &Word| is_of_it(known) && known.said.longest < new.said.longest;
+        self.has_risen |= self.known.iter().any(is_less);
         self.known.retain(|known| !is_of_it(known) && now <= known.until);
         let before = self.clone();
         self.known.retain(|known| !before.covers(known));
@@ -131,7 +135,9 @@ impl Lengths {
         let saved: Vec<&Said> = self.saved.iter().collect();
         let is_more = |said: &&Said| of_reign(&saved, said) < said.longest;
         let is_less = |said: &&Said| of_reign(&stands, said).get() <= said.longest.get() / 2;
-        let is_news = stands.iter().any(is_more) || saved.iter().any(is_less);
+        // With an older number, what others have heard in between would take its place.
+        let has_risen = std::mem::take(&mut self.has_risen);
+        let is_news = has_risen || stands.iter().any(is_more) || saved.iter().any(is_less);
         is_news.then(|| {
             self.saved = stands.into_iter().cloned().collect();
             Change::Lengths(self.saved.clone())
@@ -228,11 +234,17 @@ mod tests {
         assert_eq!(hear(&mut lengths, 3, 4_501), None, "little less");
         assert_eq!(hear(&mut lengths, 4, 4_500), kept(4, 4_500));
         assert_eq!(hear(&mut lengths, 5, 4_501), kept(5, 4_501));
-        let mut started = Lengths::restored(vec![says(1, 5, 4_501)], at(100));
+        // Regression: others had heard the lower one only, and told it after a start.
+        assert_eq!(hear(&mut lengths, 6, 3_000), None, "little less");
+        assert_eq!(hear(&mut lengths, 7, 4_501), kept(7, 4_501));
+        let mut started = Lengths::restored(vec![says(1, 7, 4_501)], at(100));
         assert_eq!((started.longest(at(9_000)), started.news(at(9_000))), (length(4_501), None));
         let mut later = started.clone();
         assert_eq!(later.news(at(10_000)), Some(Change::Lengths(Vec::new())));
-        assert_eq!(hear(&mut started, 6, 700), kept(6, 700));
+        let others = Remembered { said: says(1, 6, 3_000), left: length(8_000) };
+        started.learn(&[others], at(100));
+        assert_eq!(started.longest(at(100)), length(4_501), "it was said before");
+        assert_eq!(hear(&mut started, 8, 700), kept(8, 700));
         assert_eq!(started.longest(at(200)), length(700), "who has said it has said less since");
     }
 }
