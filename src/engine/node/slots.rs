@@ -116,7 +116,8 @@ impl Slots {
         self.confirmations.look(shares, now);
         self.witness.look(shares);
         self.compare(now);
-        let waits = self.owes_wait || self.table.has_moves() || !self.company.decides();
+        let rests = self.table.own().first().is_some() && !self.company.decides();
+        let waits = self.table.has_moves() || rests;
         self.waited_for = if waits { self.longest(now) } else { Millis::ZERO };
     }
 
@@ -1053,6 +1054,33 @@ mod tests {
         node.answered(b"bb", number(3_000), &answer(5, 0, vec![(12, 12)]), at(3_001));
         let clocks = Clocks { now: at(3_001), wall: UnixTime::from_millis(WALL) };
         assert_eq!(node.come(12, clocks, (LONGEST, CAUTION)), Ok(Came::Asks));
+    }
+
+    /// Regression: what another master said later made a wait shorter that began before.
+    #[test]
+    fn a_wait_is_for_the_longest_lease_that_was_known_since_it_began() {
+        let says = |number, longest| Said {
+            master: b"bb".to_vec(),
+            reign: 1,
+            number,
+            longest: length(longest),
+        };
+        let mut node = node();
+        let hear = |node: &mut Node, number, longest| {
+            let lengths = &mut node.slots.as_mut().unwrap().lengths;
+            lengths.hear(says(number, longest), at(100 * number));
+        };
+        hear(&mut node, 1, 9_000);
+        assert_eq!(come(&mut node, 5, 100), Came::Decides(false), "it has heard all others");
+        node.see(&shares(&[]), at(100));
+        hear(&mut node, 2, 8_000);
+        assert_eq!(node.longest(LONGEST, at(200)), length(8_000), "it waits for nobody");
+        node.see(&coming(12), at(300));
+        hear(&mut node, 4, 2_000);
+        node.see(&coming(12), at(400));
+        assert_eq!(node.longest(LONGEST, at(400)), length(8_000));
+        node.see(&shares(&[]), at(500));
+        assert_eq!(node.longest(LONGEST, at(500)), length(2_000), "it does not come any more");
     }
 
     /// Otherwise a survey would forget leases that nobody else may know.
