@@ -954,6 +954,21 @@ def test_callbacks_are_for_losses_and_not_for_releases(nodes: list[str], servers
     assert reasons == ["removed"]
 
 
+def test_a_callback_comes_beside_many_open_files(nodes: list[str]) -> None:
+    # Its thread ended with a ValueError of `select`, which takes descriptors below 1024.
+    program = f"""if True:
+        import os, resource, threading, lockmod
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2000, most))
+        guard = lockmod.Locker({nodes!r}, ttl=0.5, renew=False).acquire("many-files")
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        heard = threading.Event()
+        guard.lost.call(lambda reason: heard.set())
+        assert heard.wait({PATIENCE})
+        """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE * 2)
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
 @pytest.mark.parametrize("hook", [lambda told: None, lambda told: 1 / 0])
 def test_a_callback_that_raises_leaves_the_others_theirs(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
+import selectors
 import sys
 import threading
 import traceback
@@ -158,6 +158,10 @@ class Callbacks:
     def __init__(self) -> None:
         self.process = os.getpid()
         self._port = _lockmod.Port()
+        # Made here, so that a caller learns it if no descriptor is left. (`select` would take only
+        # those below 1024.)
+        self._bell = selectors.DefaultSelector()
+        self._bell.register(self._port.fileno(), selectors.EVENT_READ)
         self._guarding = threading.Lock()
         self._watching: dict[int, Callable[[Any], None]] = {}
         threading.Thread(target=self._run, name="lockmod-callbacks", daemon=True).start()
@@ -174,7 +178,7 @@ class Callbacks:
 
     def _run(self) -> None:
         while True:
-            select.select([self._port.fileno()], [], [])
+            self._bell.select()
             for number, value in self._port.take():
                 with self._guarding:
                     tell = self._watching.pop(number, None)
