@@ -13,7 +13,7 @@ import threading
 import time
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
-from typing import Any, Awaitable, Callable, Coroutine
+from typing import Any, AsyncIterator, Awaitable, Callable, Coroutine
 
 import pytest
 import uvloop
@@ -418,6 +418,32 @@ def test_a_block_may_end_in_another_task_than_it_began_in(
         assert all(guard.lost for guard in guards)
         await locker.aio.settle()
         assert free(locker, name)
+
+    run(work())
+
+
+def test_a_statement_ends_its_own_block_in_any_order(run: Run, locker: Locker, name: str) -> None:
+    readers = locker.lock(name, shared=True)
+
+    async def hold() -> AsyncIterator[lockmod.AsyncGuard]:
+        async with readers as guard:
+            yield guard
+
+    async def here(step: Awaitable[Any]) -> Any:
+        return await step
+
+    async def elsewhere(step: Awaitable[Any]) -> Any:
+        return await asyncio.ensure_future(here(step))
+
+    async def work() -> None:
+        for begin in (here, elsewhere):
+            for end in (here, elsewhere):
+                blocks = [hold(), hold(), hold()]
+                guards = [await begin(block.__anext__()) for block in blocks]
+                for place, block in enumerate(blocks):
+                    with pytest.raises(StopAsyncIteration):
+                        await end(block.__anext__())
+                    assert [bool(guard.lost) for guard in guards] == [at <= place for at in range(3)]
 
     run(work())
 

@@ -13,9 +13,9 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import pytest
 from conftest import PATIENCE, Node, until
@@ -642,6 +642,37 @@ def test_of_several_blocks_that_end_elsewhere_none_keeps_the_lock(locker: Locker
         assert all(guard.lost.wait(0) == "released" for guard in guards)
         locker.settle()
         locker.try_acquire(name).release()
+
+
+def test_a_statement_ends_its_own_block_in_any_order(locker: Locker, name: str) -> None:
+    # The first that ended was taken for the one that had begun last.
+    readers = locker.lock(name, shared=True)
+
+    def hold() -> Iterator[lockmod.Guard]:
+        with readers as guard:
+            yield guard
+
+    def begun(home: Executor) -> tuple[Iterator[lockmod.Guard], lockmod.Guard]:
+        block = hold()
+        return block, home.submit(next, block).result(PATIENCE)
+
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        for homes, ends in (((one, one), (one, one)), ((one, two), (two, one)), ((one, one), (two, two))):
+            blocks = [begun(home) for home in homes]
+            for place, end in enumerate(ends):
+                block, guard = blocks[place]
+                assert end.submit(next, block, None).result(PATIENCE) is None
+                assert guard.lost.wait(0) == "released"
+                assert not any(other.lost for _, other in blocks[place + 1 :])
+    # One without a statement, around another.
+    with ExitStack() as stack:
+        outer = stack.enter_context(readers)
+        with readers as inner:
+            pass
+        assert inner.lost and not outer.lost
+    assert outer.lost
+    locker.settle()
+    locker.try_acquire(name).release()
 
 
 def test_a_guard_whose_lease_has_ended_begins_no_block(locker: Locker, servers: list[Node], name: str) -> None:

@@ -470,8 +470,9 @@ class Lock(Made, _lockmod.Blocks):
     """A lock by its name, for `with` and `async with`. It may be used again, and by many at once.
 
     A block may end in another thread or task than it began in, as in a generator that a framework
-    resumes. If several blocks did so at the same time, use `with locker.acquire(...)`, whose guard
-    knows which is which.
+    resumes. A `with` statement ends its own block, in whatever order several end. Blocks without
+    one, as those of an `ExitStack`, end the last of their thread or task first: for another order,
+    use `enter_context(locker.acquire(...))`, whose guard knows which is which.
 
     A signal handler that raises, as that of Ctrl-C does, leaves no lock behind: not while the block
     begins, nor while it ends. CPython can still run a handler directly before it calls `__exit__`
