@@ -448,6 +448,45 @@ def test_a_statement_ends_its_own_block_in_any_order(run: Run, locker: Locker, n
     run(work())
 
 
+def test_a_guard_may_have_a_block_in_another(run: Run, nodes: list[str], servers: list[Node], name: str) -> None:
+    # The loss ended it with a CancelledError, and a cancellation was left.
+    locker = Locker(nodes, ttl=1.2, timeout=0.4)
+
+    async def work() -> None:
+        for held in (await locker.aio.acquire(name), await locker.aio.acquire_many([name + ":2"])):
+            with pytest.raises(lockmod.LostError) as lost:
+                async with held:
+                    async with held:
+                        for node in servers:
+                            node.run("DEL", name, name + ":2")
+                        await asyncio.sleep(PATIENCE)
+            assert lost.value.reason == "removed"
+            if sys.version_info >= (3, 11):
+                task = asyncio.current_task()
+                assert task is not None and task.cancelling() == 0
+            await asyncio.sleep(0)
+
+        # In two tasks, each block ends for itself.
+        shared = await locker.aio.acquire(name)
+        begun = [asyncio.Event(), asyncio.Event()]
+
+        async def hold(place: int) -> None:
+            async with shared:
+                begun[place].set()
+                await asyncio.sleep(PATIENCE)
+
+        tasks = [asyncio.ensure_future(hold(place)) for place in (0, 1)]
+        for event in begun:
+            await event.wait()
+        for node in servers:
+            node.run("DEL", name)
+        for task in tasks:
+            with pytest.raises(lockmod.LostError):
+                await task
+
+    run(work())
+
+
 def test_a_loss_cancels_no_other_task_than_the_one_that_began(
     run: Run, nodes: list[str], servers: list[Node], name: str
 ) -> None:

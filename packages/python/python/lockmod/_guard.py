@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Callable, NoReturn, Sequence, SupportsFloat, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn, Sequence, SupportsFloat, Tuple
 
 from . import _lockmod
 from ._errors import ForkedError, LockError, LostError, NoQuorumError, RefusedError
@@ -325,7 +325,7 @@ class AsyncGuard(_Held):
 
     def __init__(self, lease: Lease) -> None:
         super().__init__(lease)
-        self._block: _Block | None = None
+        self._blocks: list[_Block] = []
 
     @property
     def lost(self) -> AsyncLost:
@@ -365,7 +365,7 @@ class AsyncGuard(_Held):
         """Raises `LostError` if the lease has ended, so that no block runs without the lock."""
         self.check()
         try:
-            self._block = _Block([self._lease])
+            self._blocks.append(_Block([self._lease]))
             return self
         except BaseException:
             # A signal handler has raised: what watches the lease would keep it.
@@ -388,14 +388,13 @@ class AsyncGuard(_Held):
             raise
 
     async def _end(self, error: BaseException | None) -> None:
-        block, self._block = self._block, None
         try:
             self._refuse_fork()
         except ForkedError:
             if error is None:
                 raise
             return
-        is_ours = block is not None and await block.end(error)
+        is_ours = await _end_block(self._blocks, error)
         loss = _loss(self)
         try:
             await self.release()
@@ -459,7 +458,10 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
     """
 
     _part, _source = AsyncGuard, "`await locker.aio.acquire_many(names)` returns them"
-    _block: _Block | None = None
+
+    def __init__(self, _guards: Iterable[AsyncGuard] = (), /) -> None:
+        super().__init__()
+        self._blocks: list[_Block] = []
 
     if not TYPE_CHECKING:
 
@@ -475,7 +477,7 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
             for guard in self:
                 guard.check()
             leases = [guard._lease for guard in self]  # pyright: ignore[reportPrivateUsage]
-            self._block = _Block(leases)
+            self._blocks.append(_Block(leases))
             return self
         except BaseException:
             self._abandon()
@@ -496,7 +498,6 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
             raise
 
     async def _end(self, error: BaseException | None) -> None:
-        block, self._block = self._block, None
         try:
             for guard in self[:1]:
                 guard._refuse_fork()  # pyright: ignore[reportPrivateUsage]
@@ -504,7 +505,7 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
             if error is None:
                 raise
             return
-        is_ours = block is not None and await block.end(error)
+        is_ours = await _end_block(self._blocks, error)
         leases = [guard._lease for guard in self]  # pyright: ignore[reportPrivateUsage]
         _tell(
             _first(_losses(self), await run(lambda port: _lockmod.release_all(leases, port))),
@@ -524,7 +525,7 @@ class _Block:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("use a lock inside of a task")
-        self._task: asyncio.Task[Any] = task
+        self.task: asyncio.Task[Any] = task
         self._before = _cancelling(task)
         self._has_cancelled = False
         self._stops = [self._follow(lease) for lease in leases]
@@ -536,14 +537,14 @@ class _Block:
         # The first of several is enough.
         if reason != "released" and not self._has_cancelled:
             self._has_cancelled = True
-            self._task.cancel()
+            self.task.cancel()
 
     async def end(self, error: BaseException | None) -> bool:
         """Whether the loss ended the block, and not another cancellation."""
         for stop in self._stops:
             stop()
         # A block that ends in another task than it began in was not cancelled by the loss.
-        if not self._has_cancelled or asyncio.current_task() is not self._task:
+        if not self._has_cancelled or asyncio.current_task() is not self.task:
             return False
         is_cancelled = isinstance(error, asyncio.CancelledError)
         if not is_cancelled:
@@ -552,13 +553,23 @@ class _Block:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
                 is_cancelled = error is None
-        uncancel: Callable[[], int] | None = getattr(self._task, "uncancel", None)
+        uncancel: Callable[[], int] | None = getattr(self.task, "uncancel", None)
         if uncancel is not None and uncancel() > self._before:
             # Another caller has cancelled the task too, and must see it end.
             if isinstance(error, asyncio.CancelledError):
                 return False
             raise asyncio.CancelledError
         return is_cancelled
+
+
+async def _end_block(blocks: list[_Block], error: BaseException | None) -> bool:
+    """Ends the last block of a guard, of this task if it began one. Whether the loss ended it."""
+    if not blocks:
+        return False
+    task = asyncio.current_task()
+    block = next((one for one in reversed(blocks) if one.task is task), blocks[-1])
+    blocks.remove(block)
+    return await block.end(error)
 
 
 def _cancelling(task: asyncio.Task[Any]) -> int:
