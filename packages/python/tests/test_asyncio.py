@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import random
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import time
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from typing import Any, AsyncIterator, Awaitable, Callable, Coroutine
+from unittest import mock
 
 import pytest
 import uvloop
@@ -485,6 +487,15 @@ def test_a_guard_may_have_a_block_in_another(run: Run, nodes: list[str], servers
                 await task
 
     run(work())
+
+
+def test_an_acquisition_counts_as_a_coroutine_function(locker: Locker) -> None:
+    # A mock of one returned no awaitable.
+    mocked = mock.create_autospec(locker.aio)
+    for method in ("acquire", "try_acquire", "acquire_many", "info"):
+        assert asyncio.iscoroutinefunction(getattr(mocked, method)), method
+        if sys.version_info >= (3, 12):
+            assert inspect.iscoroutinefunction(getattr(locker.aio, method))
 
 
 def test_a_loss_cancels_no_other_task_than_the_one_that_began(
