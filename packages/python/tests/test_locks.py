@@ -829,6 +829,27 @@ def test_a_guard_that_is_kept_is_released_by_nothing(locker: Locker, nodes: list
     assert guard.lost.wait(0) == "released", "a block releases it"
 
 
+def test_an_extension_in_progress_does_not_release_a_guard_that_is_kept(
+    locker: Locker, servers: list[Node], name: str
+) -> None:
+    # It was dropped with the extension, which did not know.
+    guard = locker.acquire(name, renew=False)
+    guard.keep()
+    locker.settle()
+    for node in servers:
+        node.pause()
+    port = lockmod._lockmod.Port()
+    guard._lease.extend(None, port)
+    port.drive()
+    del guard
+    gc.collect()
+    for node in servers:
+        node.resume()
+    until("the extension is over", port.take)
+    locker.settle()
+    assert {told.state for told in locker.info(name)} == {"held"}
+
+
 def test_a_subinterpreter_is_refused(nodes: list[str], name: str) -> None:
     # Its end released the locks of all others.
     program = f"""if True:
