@@ -350,10 +350,12 @@ export class Guard {
 }
 
 /**
- * The guards of several locks, in the order of their names: an array, to be used with
- * `await using`, which releases all of them.
+ * The guards of several locks, in the order of their names: a frozen array, to be used with
+ * `await using`, which releases all of them. The end of the block throws the `LostError` of the
+ * first that was lost, but not of one that had been lost when a guard of them threw its loss.
  */
-export class Guards extends Array<Guard> {
+export interface Guards extends ReadonlyArray<Guard> {}
+export class Guards {
   private constructor()
   [Symbol.asyncDispose](): Promise<void>
 }

@@ -146,6 +146,16 @@ test('the end of a block does not throw again the loss that its guard has thrown
     const end = guards[Symbol.asyncDispose]()
     await (isTold ? end : assert.rejects(end, lost))
   }
+  // What was told of one hid what was lost after it.
+  const guards = await locker.acquireMany(['later:a', 'later:b', 'later:c'])
+  await locker.settle()
+  await removeByForce('later:a')
+  await removeByForce('later:b')
+  await until('both are lost', () => guards[0].isLost && guards[1].isLost)
+  assert.throws(() => guards[0].check(), lost)
+  await removeByForce('later:c')
+  await until('the last is lost', () => guards[2].isLost)
+  await assert.rejects(guards[Symbol.asyncDispose](), { ...lost, message: /later:c/ })
 })
 
 test('a lock that was removed has the votes that show it, whoever finds out', async () => {
@@ -688,6 +698,11 @@ test('the end of a block gives several locks back', async () => {
     throw new RangeError('mine')
   })
   await assert.rejects(wrong, RangeError)
+  await free()
+  // What was taken out stayed held.
+  await locker.usingMany(['many:a', 'many:b'], (guards) => {
+    for (const method of ['pop', 'shift', 'reverse']) assert.throws(() => guards[method](), TypeError)
+  })
   await free()
   assert.equal(await locker.usingMany(['many:a', 'many:b'], async (guards, lost) => lost.aborted), false)
   await free()
