@@ -3,9 +3,9 @@
 // The interface of node-redlock 5, on lockmod. Described in redlock.d.ts.
 
 const { EventEmitter } = require('node:events')
-const { inspect } = require('node:util')
+const { inspect, types } = require('node:util')
 const { server } = require('./lib/clients.js')
-const { detached, printable, shown, typed } = require('./lib/options.js')
+const { detached, flat, printable, shown, typed } = require('./lib/options.js')
 const { Locker, HeldError, LockError, LostError, OptionError } = require('./index.js')
 
 /**
@@ -488,7 +488,7 @@ function merge(settings, changes) {
   if (typeof (changes ?? {}) !== 'object') {
     throw new OptionError(`the settings are ${typed(changes)}: give an object`)
   }
-  const given = Object.entries(changes ?? {}).filter(([, value]) => value !== undefined)
+  const given = Object.entries(flat(changes ?? {})).filter(([, value]) => value !== undefined)
   for (const [name, value] of given) {
     if (!Object.hasOwn(LEAST, name)) {
       const names = Object.keys(LEAST).join(', ')

@@ -6,8 +6,8 @@ const { isMainThread } = require('node:worker_threads')
 const { LockError, OptionError, build } = require('./errors.js')
 const { Guard, Guards, OURS, endAll, firstLost } = require('./guard.js')
 const { native } = require('./native.js')
-const { ASKED, MANY, SETTINGS, TRIED, check, detached, list } = require('./options.js')
-const { named, shown, urls } = require('./options.js')
+const { ASKED, MANY, SETTINGS, TRIED, check, detached, flat } = require('./options.js')
+const { list, named, shown, urls } = require('./options.js')
 const { run } = require('./port.js')
 
 /**
@@ -78,7 +78,7 @@ class Locker {
   async tryAcquire(name, options = {}) {
     const locker = Locker.#of(this, 'tryAcquire')
     check(options, TRIED)
-    return await locker.acquire(name, { ...options, wait: 0 })
+    return await locker.acquire(name, { ...flat(options), wait: 0 })
   }
 
   /**

@@ -494,7 +494,13 @@ test('a value of a wrong type is told with its type and what is allowed', async 
     }
   }
   // Options that an object inherits count.
-  await assert.rejects(locker.acquire('a', Object.create({ ttl: '5' })), { message: /^ttl is '5', of type/ })
+  for (const method of ['acquire', 'tryAcquire']) {
+    const message = /^ttl is '5', of type/
+    await assert.rejects(locker[method]('a', Object.create({ ttl: '5' })), { message })
+    const reader = await locker[method]('inherited', Object.create({ shared: true }))
+    assert.equal(reader.exclusive, false)
+    await reader.release()
+  }
 })
 
 test('a method that has lost its object says how to call it', async () => {

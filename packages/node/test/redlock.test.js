@@ -234,6 +234,8 @@ test('a wrong client or setting is refused', async () => {
   const pair = new Locker(urls(nodes).slice(0, 2), { allowEvenNodes: true })
   await (await new ours.Redlock(pair).acquire(['pair'], 5000)).release()
   const redlock = new ours.Redlock([client], { retryDelay: undefined, retryCount: Infinity })
+  // What an object inherits counts.
+  assert.equal(new ours.Redlock([client], Object.create({ retryCount: 7 })).settings.retryCount, 7)
   for (const [settings, said] of [
     [{ retryCount: '3' }, /^retryCount is '3', of type string: give a number, -1 or more$/],
     [{ retryCount: -2 }, /retryCount is -2/],
