@@ -439,7 +439,8 @@ class Redlock extends EventEmitter {
    */
   #failed(error, resources) {
     if (!(error instanceof LockError)) {
-      return error instanceof Error ? error : new Error(String(error))
+      const isError = error instanceof Error || types.isNativeError(error)
+      return isError ? error : new Error(String(error))
     }
     // Of a wrong option no node learns.
     const attempts = error instanceof OptionError ? [] : [this.#stats([...error.nodes], resources)]

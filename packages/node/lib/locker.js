@@ -208,12 +208,15 @@ function only({ leases: [lease] = [] }) {
  * @param {AbortSignal} signal
  */
 function isStop(error, signal) {
-  if (!signal.aborted || !(error instanceof Error)) return false
-  return error === signal.reason || error.name === 'AbortError' || error.cause === signal.reason
+  if (!signal.aborted || typeof error !== 'object' || error === null) return false
+  if (error === signal.reason) return true
+  // Not `instanceof`: it may be an error of another realm, as in the sandboxes of test runners.
+  const { name, cause } = /** @type {{ name?: unknown, cause?: unknown }} */ (error)
+  return name === 'AbortError' || cause === signal.reason
 }
 
-// Releases what is held when the program ends, without waiting for a node that hangs. When a worker
-// thread ends, its guards are collected.
+// Releases what is held when the program ends. A node that hangs delays that by its timeout. When a
+// worker thread ends, its guards are collected.
 if (isMainThread) process.on('exit', () => native.finish())
 
 module.exports = { Locker }

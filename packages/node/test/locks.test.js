@@ -102,6 +102,14 @@ test('a lock that was taken away is told, whatever the work does', async () => {
     await sleep(PATIENCE, null, { signal: lost })
   })
   await assert.rejects(stopped, { name: 'LostError', reason: 'removed' })
+  // Test runners have errors of their own in a sandbox: this is no instance of our Error.
+  const foreign = runInNewContext("Object.assign(new Error('stopped'), { name: 'AbortError' })")
+  const sandboxed = locker.using('sandboxed', async (guard, lost) => {
+    await removeByForce('sandboxed')
+    await until('it is lost', () => lost.aborted)
+    throw foreign
+  })
+  await assert.rejects(sandboxed, { name: 'LostError', reason: 'removed' })
   const careless = locker.using('careless', () => removeByForce('careless'))
   await assert.rejects(careless, { name: 'LostError', reason: 'removed' })
   // An error of the work itself is not replaced.
