@@ -48,6 +48,8 @@ function read(client) {
   if (options.sentinels) return { url: group(options), prefix }
   // node-redis has its address in `socket`, and its URL split into parts.
   const place = { ...options, ...options.socket }
+  // As in node-redis, which leaves it out. ioredis has it among its options.
+  if (place.host === undefined && isNodeRedis(client)) place.host = 'localhost'
   const { path, tls } = place
   const { user, password } = login(options)
   const database = options.db ?? options.database ?? 0
@@ -58,6 +60,11 @@ function read(client) {
   }
   const scheme = encrypted(tls === true ? place : tls, place.host) ? 'rediss' : 'redis'
   return { url: `${scheme}://${secret(user, password)}${address(place, 6379)}/${database}`, prefix }
+}
+
+/** @param {object} client */
+function isNodeRedis(client) {
+  return 'isOpen' in client && 'sendCommand' in client
 }
 
 /**

@@ -443,8 +443,6 @@ test('clients that are not understood are refused', () => {
     disconnect() {}
   }
   const wrong = [
-    [createClient(), /no host/],
-    [createClient({ socket: { port: 1 } }), /no host/],
     [createClient({ url: 'rediss://a', socket: { tls: true, ca: 'PEM' } }), /cacert/],
     [createClient({ socket: { host: 'a' }, credentialsProvider: provider() }), /credentialsProvider/],
     [createClientPool({ url: 'redis://a' }), /no options/],
@@ -462,9 +460,12 @@ test('clients that are not understood are refused', () => {
     wrong.push([createClient({ url: 'rediss://a', socket: { tls: true, [name]: value } }), said])
   }
   for (const [client, said] of wrong) assert.throws(() => server(client), said)
-  assert.throws(() => new ours.Redlock([createClient()]), { name: 'OptionError', message: /give a URL.*or a Locker/ })
+  assert.throws(() => new ours.Redlock([{ options: {} }]), { name: 'OptionError', message: /give a URL.*or a Locker/ })
   const local = new Redis({ path: '/run/x?', password: 'p&', db: 3, lazyConnect: true })
   assert.equal(server(local).url, 'unix:///run/x%3F?pass=p%26&db=3')
+  // They name no host, and connect to localhost.
+  assert.equal(server(createClient()).url, 'redis://localhost:6379/0')
+  assert.equal(server(createClient({ socket: { port: 1 }, database: 2 })).url, 'redis://localhost:1/2')
   assert.equal(server(createClient({ url: 'rediss://u:p@a' })).url, 'rediss://u:p@a:6379/0')
   const usual = { servername: 'a', rejectUnauthorized: true }
   assert.equal(server(new Redis('rediss://a', { lazyConnect: true, tls: usual })).url, 'rediss://a:6379/0')
