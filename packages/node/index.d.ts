@@ -289,9 +289,9 @@ export class Guard {
    * Aborted when the lease is lost, with the `LostError` as its reason.
    *
    * That is `lostMargin` before the validity ends, whether any node answers or not. If the lock was
-   * removed by force, it is at the next renewal, after a third of the ttl at most. A blocked event
-   * loop sees it as soon as it is free. A release does not abort it. For as long as the program
-   * refers to the signal, the lock is held. It does not keep the process alive.
+   * removed by force, it is at the next renewal or extension, if there is one before that. A
+   * blocked event loop sees it as soon as it is free. A release does not abort it. For as long as
+   * the program refers to the signal, the lock is held. It does not keep the process alive.
    */
   readonly lost: AbortSignal
 

@@ -51,8 +51,8 @@ class _Lost(Made):
 class Lost(_Lost):
     """An event: the lease has ended. The clock sets it, whether any node answers or not.
 
-    It is set `lost_margin` before the validity ends, so that there is time to stop; at the next
-    renewal, after a third of the ttl at most, if the lock was removed by force; and after the
+    It is set `lost_margin` before the validity ends, so that there is time to stop; if the lock was
+    removed by force, at the next renewal or extension, if there is one before that; and after the
     release.
     """
 
