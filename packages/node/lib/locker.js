@@ -5,7 +5,7 @@
 const { isMainThread } = require('node:worker_threads')
 const { LockError, OptionError, build } = require('./errors.js')
 const { Guard, Guards, OURS, endAll, firstLost } = require('./guard.js')
-const { native } = require('./native.js')
+const { binary, native } = require('./native.js')
 const { ASKED, MANY, SETTINGS, TRIED, check, detached, flat } = require('./options.js')
 const { list, named, shown, urls } = require('./options.js')
 const { run } = require('./port.js')
@@ -217,6 +217,11 @@ function isStop(error, signal) {
 
 // Releases what is held when the program ends. A node that hangs delays that by its timeout. When a
 // worker thread ends, its guards are collected.
-if (isMainThread) process.on('exit', () => native.finish())
+// The package may be loaded again, as between tests: once is enough for one native part.
+const ending = Symbol.for(`lockmod at exit: ${binary}`)
+if (isMainThread && !(ending in process)) {
+  Object.defineProperty(process, ending, { value: true })
+  process.on('exit', () => native.finish())
+}
 
 module.exports = { Locker }
