@@ -6,6 +6,7 @@ const { EventEmitter } = require('node:events')
 const { inspect, types } = require('node:util')
 const { server } = require('./lib/clients.js')
 const { detached, flat, printable, shown, typed } = require('./lib/options.js')
+const { lockersOf } = require('./lib/shared.js')
 const { Locker, HeldError, LockError, LostError, OptionError } = require('./index.js')
 
 /**
@@ -166,10 +167,7 @@ class Lock {
 class Redlock extends EventEmitter {
   /** @type {Locker | undefined} */
   #locker
-  /** @type {Map<number, Locker>} */
-  #lockers = new Map()
-  /** @type {string[]} */
-  #urls = []
+  #lockers
   #prefix = ''
   #hasQuit = false
 
@@ -191,6 +189,7 @@ class Redlock extends EventEmitter {
     this.clients = new Set(list)
     if (clients instanceof Locker) {
       this.#locker = clients
+      this.#lockers = lockersOf(this, [])
       return
     }
     if (this.clients.size === 0) {
@@ -202,8 +201,8 @@ class Redlock extends EventEmitter {
           'one, or give a Locker with allowEvenNodes: true',
       )
     }
-    const servers = list.map(server)
-    this.#urls = servers.map(({ url }) => url)
+    const servers = list.map((client, index) => server(client, index))
+    this.#lockers = lockersOf(this, servers.map(({ url }) => url))
     this.#prefix = servers[0]?.prefix ?? ''
     if (servers.some(({ prefix }) => prefix !== this.#prefix)) {
       throw new OptionError('the clients have several values of keyPrefix: give all the same')
@@ -238,7 +237,7 @@ class Redlock extends EventEmitter {
   async quit() {
     Redlock.#of(this, 'quit')
     this.#hasQuit = true
-    for (const locker of this.#lockers.values()) locker.close()
+    this.#lockers.end()
     await Promise.all([...this.clients].map((client) => quit(client)))
   }
 
@@ -401,12 +400,7 @@ class Redlock extends EventEmitter {
       const range = `${SHORTEST} ms to ${LONGEST} ms`
       throw new OptionError(`duration ${duration} ms is too short: give ${range}`)
     }
-    let locker = this.#lockers.get(timeout)
-    if (locker === undefined) {
-      locker = new Locker(this.#urls, { ttl: 30_000, timeout })
-      this.#lockers.set(timeout, locker)
-    }
-    return locker
+    return this.#lockers.get(timeout)
   }
 
   /**

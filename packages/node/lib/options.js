@@ -260,6 +260,7 @@ module.exports = {
   check,
   detached,
   flat,
+  kind,
   length,
   list,
   named,

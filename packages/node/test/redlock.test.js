@@ -434,8 +434,9 @@ test('a client of Sentinels leads to its group', () => {
   ]
   for (const [options, said] of wrong) assert.throws(() => url(options), said)
   // ioredis itself refuses these.
-  assert.throws(() => server({ options: { sentinels } }), /no group/)
-  assert.throws(() => server({ options: { sentinels: [], name: 'm' } }), /no Sentinel/)
+  const made = (options) => ({ options, connector: {}, sendCommand() {} })
+  assert.throws(() => server(made({ sentinels })), /no group/)
+  assert.throws(() => server(made({ sentinels: [], name: 'm' })), /no Sentinel/)
 })
 
 test('clients that are not understood are refused', () => {
@@ -449,8 +450,8 @@ test('clients that are not understood are refused', () => {
     [createSentinel({ name: 'm', sentinelRootNodes: [{ host: 'a', port: 1 }] }), /no options/],
     [new Redis({ host: 'a', Connector: Anywhere, lazyConnect: true }), /Connector/],
     [new Redis({ path: '/x', tls: {}, lazyConnect: true }), /TLS over/],
-    [{ options: {} }, /no host/],
-    [null, /no options/],
+    [{ options: { host: 'a' } }, /client 1 \(an object of Object\) .* neither ioredis nor node-redis/],
+    [null, /client 1 \(null\) .* no options/],
   ]
   // They were dropped, and the lock failed as its certificate was checked all the same.
   const settings = { servername: 'b', checkServerIdentity() {}, rejectUnauthorized: false, ciphers: 'x' }
@@ -474,6 +475,24 @@ test('clients that are not understood are refused', () => {
 function provider() {
   return { type: 'async-credentials-provider', credentials: async () => ({ username: 'u', password: 'p' }) }
 }
+
+test('objects for the same servers share their connections', async () => {
+  // One for each request used up the descriptors.
+  const count = async () => (await nodes[0].run('CLIENT', 'LIST')).split(' db=7 ').length - 1
+  const list = urls(nodes).map((url) => `${url}/7`)
+  const first = new ours.Redlock(list)
+  await (await first.acquire(['shared'], 5000)).release()
+  const before = await count()
+  const others = Array.from({ length: 50 }, () => new ours.Redlock(list))
+  await Promise.all(others.map(async (one) => (await one.acquire(['shared'], 5000)).release()))
+  assert.ok(before > 0)
+  assert.equal(await count(), before)
+  // The last one closes them.
+  for (const one of others) await one.quit()
+  await (await first.acquire(['shared'], 5000)).release()
+  await first.quit()
+  await until('the connections have ended', async () => (await count()) === 0)
+})
 
 test('clients of every kind lead to their server', async () => {
   const [port] = nodes.map((node) => node.port)
