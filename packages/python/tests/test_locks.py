@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from typing import Any, Callable, Iterator
@@ -1019,6 +1020,44 @@ def test_a_callback_comes_beside_many_open_files(nodes: list[str]) -> None:
         assert heard.wait({PATIENCE})
         """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE * 2)
+
+
+def test_a_guard_whose_callback_refers_to_it_is_forgotten(
+    locker: Locker, nodes: list[str], name: str
+) -> None:
+    # The thread kept the callback, and with it the lock, until the program ended.
+    class Job:
+        def __init__(self, guard: Any) -> None:
+            self.guard, self.heard = guard, threading.Event()
+            guard.lost.call(self.stop)
+
+        def stop(self, reason: str) -> None:
+            self.heard.set()
+
+    async def work() -> None:
+        job = weakref.ref(Job(await locker.aio.acquire(name)))
+        gc.collect()
+        assert job() is None
+        await locker.aio.settle()
+        await (await locker.aio.try_acquire(name)).release()
+
+    job = weakref.ref(Job(locker.acquire(name)))
+    gc.collect()
+    assert job() is None
+    locker.settle()
+    locker.try_acquire(name).release()
+    asyncio.run(work())
+
+    # What was lost before the guard went is told, though only its callback is left.
+    short = Locker(nodes, ttl=0.5, renew=False)
+    reasons: list[str] = []
+    for _ in range(5):
+        guard = short.acquire(name)
+        guard.lost.call(reasons.append)
+        while not guard.lost:
+            pass
+        del guard
+    until("all losses are told", lambda: len(reasons) == 5)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])

@@ -7,10 +7,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn, Sequence, SupportsFloat, Tuple
 
 from . import _lockmod
+from ._callbacks import Callback, when_lost
 from ._errors import ForkedError, LockError, LostError, NoQuorumError, RefusedError
 from ._made import Made, MadeOfMany
 from ._options import function, seconds
-from ._port import callbacks, run, watch
+from ._port import run, watch, watch_from_thread
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -34,8 +35,8 @@ def shown(name: bytes) -> str:
 class _Lost(Made):
     _part = _lockmod.Lease
 
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
+    def __init__(self, callbacks: set[Callback], lease: Lease) -> None:
+        self._callbacks, self._lease = callbacks, lease
 
     def __repr__(self) -> str:
         state = "set" if self.is_set() else "not set"
@@ -71,13 +72,7 @@ class Lost(_Lost):
         It is not called for a release. All callbacks share that thread, so keep them short. Several
         are called in any order.
         """
-        callback = function(callback)
-
-        def tell(reason: str | None) -> None:
-            if reason is not None and reason != "released":
-                callback(reason)
-
-        callbacks().watch(lambda port: self._lease.lost(None, port), tell)
+        when_lost(self._callbacks, self._lease, function(callback), watch_from_thread)
 
 
 class AsyncLost(_Lost):
@@ -96,13 +91,7 @@ class AsyncLost(_Lost):
         A coroutine function is refused: to await something, make a task that awaits `wait()`.
         Several callbacks are called in any order.
         """
-        callback = function(callback)
-
-        def tell(reason: str | None) -> None:
-            if reason is not None and reason != "released":
-                callback(reason)
-
-        watch(lambda port: self._lease.lost(None, port), tell)
+        when_lost(self._callbacks, self._lease, function(callback), watch)
 
 
 class _Held(Made):
@@ -112,6 +101,7 @@ class _Held(Made):
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
+        self._callbacks: set[Callback] = set()
 
     @property
     def fence(self) -> int:
@@ -189,7 +179,7 @@ class Guard(_Held, _lockmod.Exit):
     @property
     def lost(self) -> Lost:
         """The event that the lease has ended: `is_set()`, `wait()`, `call()`."""
-        return Lost(self._lease)
+        return Lost(self._callbacks, self._lease)
 
     def extend(self, ttl: SupportsFloat | None = None) -> None:
         """Extends the lease to the ttl from now: to `ttl` seconds, if it is given.
@@ -330,7 +320,7 @@ class AsyncGuard(_Held):
     @property
     def lost(self) -> AsyncLost:
         """The event that the lease has ended: `is_set()`, `await wait()`, `call()`."""
-        return AsyncLost(self._lease)
+        return AsyncLost(self._callbacks, self._lease)
 
     async def extend(self, ttl: SupportsFloat | None = None) -> None:
         """Extends the lease now, to `ttl` seconds if it is given; see `Guard.extend`."""

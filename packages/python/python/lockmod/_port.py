@@ -152,7 +152,7 @@ def _port(loop: asyncio.AbstractEventLoop) -> LoopPort:
     return port
 
 
-class Callbacks:
+class _Thread:
     """A thread that calls functions when leases are lost, for programs without an event loop."""
 
     def __init__(self) -> None:
@@ -199,17 +199,20 @@ def _report() -> None:
         traceback.print_exc()
 
 
-_callbacks: Callbacks | None = None
+_thread: _Thread | None = None
 _starting = threading.Lock()
 
 
-def callbacks() -> Callbacks:
-    """The thread of this process."""
-    global _callbacks
+def watch_from_thread(
+    start: Callable[[_lockmod.Port], Call[T]], tell: Callable[[T], None]
+) -> None:
+    """Calls `tell` with the result, in a thread of this process."""
+    global _thread
     with _starting:
-        if _callbacks is None or _callbacks.process != os.getpid():
-            _callbacks = Callbacks()
-        return _callbacks
+        if _thread is None or _thread.process != os.getpid():
+            _thread = _Thread()
+        thread = _thread
+    thread.watch(start, tell)
 
 
 def _forked() -> None:
