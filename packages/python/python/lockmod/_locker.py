@@ -466,6 +466,10 @@ class AsyncLocker(Made):
         return list(await run(core.settle))
 
 
+# As they were written: a test may replace them.
+_ACQUIRE, _ACQUIRE_ASYNC, _AIO = Locker.acquire, AsyncLocker.acquire, Locker.aio
+
+
 class Lock(Made, _lockmod.Blocks):
     """A lock by its name, for `with` and `async with`. It may be used again, and by many at once.
 
@@ -508,14 +512,14 @@ class Lock(Made, _lockmod.Blocks):
     def _acquire(self) -> Guard:
         """For a `with` block, whose beginning and end are native."""
         acquire = self._locker.acquire
-        if getattr(acquire, "__func__", None) is not Locker.acquire:
+        if getattr(acquire, "__func__", None) is not _ACQUIRE:
             return acquire(self._given, **self._options.given())
         # What is not overridden would only check all options again.
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
         return Guard(core.acquire(self._name, *self._options))
 
     async def _acquire_async(self) -> AsyncGuard:
-        if type(self._locker).aio is not Locker.aio:
+        if type(self._locker).aio is not _AIO or AsyncLocker.acquire is not _ACQUIRE_ASYNC:
             return await self._locker.aio.acquire(self._given, **self._options.given())
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
         return AsyncGuard(await run(lambda port: core.acquire(self._name, *self._options, port)))
