@@ -167,7 +167,7 @@ export class Locker {
    *   database; `redis+sentinel://host:port,host:port/group` for the master of a group under
    *   Sentinel, and `redis+cluster://host:port,host:port` for a Redis Cluster, each of which is one
    *   node. All users of a lock need the same list. A single text has them separated by commas, as
-   *   in `LOCKMOD_NODES`.
+   *   in `LOCKMOD_NODES`; a comma within a password is `%2C` there.
    * @throws {OptionError} if a setting is wrong
    */
   constructor(nodes: string | Iterable<string>, options?: LockerOptions)

@@ -106,7 +106,7 @@ class Locker(Single):
     database; `redis+sentinel://host:port,host:port/group` for the master of a group under Sentinel,
     and `redis+cluster://host:port,host:port` for a Redis Cluster, each of which is one node. All
     users of a lock need the same list. A single text has them separated by commas, as in
-    `LOCKMOD_NODES`.
+    `LOCKMOD_NODES`; a comma within a password is `%2C` there.
 
     All lengths of time are in seconds.
 
