@@ -267,8 +267,12 @@ async function end(guard) {
   try {
     guard.check()
   } catch (ended) {
+    if (!(ended instanceof LostError)) {
+      // What the `acquire` of a subclass returns may lack it.
+      await guard.release()
+      throw ended
+    }
     // The block may have released the lock itself.
-    if (!(ended instanceof LostError)) throw ended
     if (ended.reason !== 'released') error = ended
   }
   try {

@@ -736,6 +736,19 @@ test('the end of a block gives several locks back', async () => {
   await free()
 })
 
+test('what a subclass returns is released, whatever it lacks', async () => {
+  class Own extends Locker {
+    async acquire(...given) {
+      const guard = await super.acquire(...given)
+      return { release: () => guard.release() }
+    }
+  }
+  const locker = new Own(urls(nodes), { timeout: 2000 })
+  await assert.rejects(locker.using('own', () => {}), /check is not a function/)
+  await locker.settle()
+  assert.deepEqual(await states(locker, 'own'), new Set(['free']))
+})
+
 test('an extension may have a ttl of its own', async () => {
   const guard = await patient().acquire('extended', { renew: false })
   await guard.extend(60_000)
