@@ -450,6 +450,12 @@ def test_a_statement_ends_its_own_block_in_any_order(run: Run, locker: Locker, n
     run(work())
 
 
+def test_what_another_library_runs_is_told_what_it_needs(locker: Locker, name: str) -> None:
+    # As trio does, which has no loop of asyncio.
+    with pytest.raises(RuntimeError, match="^no running event loop: .* need asyncio, or uvloop$"):
+        locker.aio.acquire(name).send(None)
+
+
 def test_a_guard_may_have_a_block_in_another(run: Run, nodes: list[str], servers: list[Node], name: str) -> None:
     # The loss ended it with a CancelledError, and a cancellation was left.
     locker = Locker(nodes, ttl=1.2, timeout=0.4)

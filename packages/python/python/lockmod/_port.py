@@ -106,6 +106,13 @@ class LoopPort:
         self._port.deliver(self._waiting, self._watching)
 
 
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return get_running_loop()
+    except RuntimeError as none:
+        raise RuntimeError(f"{none}: coroutines of lockmod need asyncio, or uvloop") from None
+
+
 def run(
     start: Callable[[_lockmod.Port], Call[T]], *, is_long: bool = False
 ) -> Coroutine[Any, Any, T]:
@@ -113,7 +120,7 @@ def run(
 
     `is_long` is for a call that asks no node, but waits for something to happen.
     """
-    loop = get_running_loop()
+    loop = _running_loop()
     return _port(loop)._run(start, loop, is_long)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -121,7 +128,7 @@ def watch(
     start: Callable[[_lockmod.Port], Call[T]], tell: Callable[[T], None]
 ) -> Callable[[], None]:
     """Calls `tell` with the result, in the running loop. Returns a function that stops this."""
-    loop = get_running_loop()
+    loop = _running_loop()
     return _port(loop)._watch(start, tell, loop)  # pyright: ignore[reportPrivateUsage]
 
 
