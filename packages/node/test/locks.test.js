@@ -608,6 +608,12 @@ test('a locker goes on when the package is loaded again in its thread', async ()
   assert.equal(stdout, 'true true true\n1\n', stderr)
 })
 
+test('the package can be loaded where the timers are those of a browser', () => {
+  const program = "globalThis.setInterval = () => 5; require('lockmod')"
+  const { status, stderr } = spawnSync(process.execPath, ['-e', program], { encoding: 'utf8' })
+  assert.equal(status, 0, stderr)
+})
+
 test('one error is one line', async () => {
   const locker = patient()
   const name = 'a\nb\x1b[2J\u2028'
