@@ -169,7 +169,7 @@ class _Thread:
         # those below 1024.)
         self._bell = selectors.DefaultSelector()
         self._bell.register(self._port.fileno(), selectors.EVENT_READ)
-        self._guarding = threading.Lock()
+        self._guarding = threading.RLock()
         self._watching: dict[int, Callable[[Any], None]] = {}
         threading.Thread(target=self._run, name="lockmod-callbacks", daemon=True).start()
 
@@ -207,7 +207,7 @@ def _report() -> None:
 
 
 _thread: _Thread | None = None
-_starting = threading.Lock()
+_starting = threading.RLock()
 
 
 def watch_from_thread(
@@ -225,7 +225,7 @@ def watch_from_thread(
 def _forked() -> None:
     """Runs in a forked child: a thread that does not exist there may hold the lock."""
     global _starting
-    _starting = threading.Lock()
+    _starting = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forked)

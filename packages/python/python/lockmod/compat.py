@@ -93,7 +93,7 @@ _NO_FILES: Files = (None, None, None)
 _lockers: WeakValueDictionary[tuple[tuple[str, ...], float, Files], Locker]
 _lockers = WeakValueDictionary()
 _having: WeakKeyDictionary[object, set[Locker]] = WeakKeyDictionary()
-_making = threading.Lock()
+_making = threading.RLock()
 _Held = TypeVar("_Held", Guard, AsyncGuard)
 _T = TypeVar("_T")
 
@@ -169,7 +169,7 @@ def _refusal(said: str) -> RedisError:
 def _forked() -> None:
     """Runs in a forked child: a thread that does not exist there may hold the mutex."""
     global _making
-    _making = threading.Lock()
+    _making = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forked)
