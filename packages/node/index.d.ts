@@ -167,7 +167,7 @@ export class Locker {
    *   database; `redis+sentinel://host:port,host:port/group` for the master of a group under
    *   Sentinel, and `redis+cluster://host:port,host:port` for a Redis Cluster, each of which is one
    *   node. All users of a lock need the same list. A single text has them separated by commas, as
-   *   in `LOCKMOD_NODES`.
+   *   in `LOCKMOD_NODES`; a comma within a password is `%2C` there.
    * @throws {OptionError} if a setting is wrong
    */
   constructor(nodes: string | Iterable<string>, options?: LockerOptions)
@@ -289,9 +289,9 @@ export class Guard {
    * Aborted when the lease is lost, with the `LostError` as its reason.
    *
    * That is `lostMargin` before the validity ends, whether any node answers or not. If the lock was
-   * removed by force, it is at the next renewal, after a third of the ttl at most. A blocked event
-   * loop sees it as soon as it is free. A release does not abort it. For as long as the program
-   * refers to the signal, the lock is held. It does not keep the process alive.
+   * removed by force, it is at the next renewal or extension, if there is one before that. A
+   * blocked event loop sees it as soon as it is free. A release does not abort it. For as long as
+   * the program refers to the signal, the lock is held. It does not keep the process alive.
    */
   readonly lost: AbortSignal
 
@@ -350,10 +350,12 @@ export class Guard {
 }
 
 /**
- * The guards of several locks, in the order of their names: an array, to be used with
- * `await using`, which releases all of them.
+ * The guards of several locks, in the order of their names: a frozen array, to be used with
+ * `await using`, which releases all of them. The end of the block throws the `LostError` of the
+ * first that was lost, but not of one that had been lost when a guard of them threw its loss.
  */
-export class Guards extends Array<Guard> {
+export interface Guards extends ReadonlyArray<Guard> {}
+export class Guards {
   private constructor()
   [Symbol.asyncDispose](): Promise<void>
 }

@@ -8,8 +8,9 @@
  *
  * It takes clients of ioredis or node-redis, only to learn the addresses of their servers, which
  * need the module; a client of ioredis with `sentinels` stands for the master of its group. A
- * client whose address or login is not understood is refused, and so is one with settings of TLS
- * that would not be used, such as `rejectUnauthorized: false`. As in node-redlock, a lock lasts for
+ * client whose address or login is not understood is refused, and so is one of a mock, and one with
+ * settings of TLS that would not be used, such as `rejectUnauthorized: false`, or with certificates
+ * (`ca`, `cert`, `key`), which a `Locker` takes from files. As in node-redlock, a lock lasts for
  * its duration unless it is extended or released, and `using` extends it while the routine runs.
  *
  * What differs, by design:
@@ -32,7 +33,9 @@
  *   that fails meanwhile emits nothing: `lockmod status` and `lockmod exporter` watch the nodes.
  * - An even number of clients is refused: it survives no more failures than one client fewer. Give
  *   a `Locker` with `allowEvenNodes: true`.
- * - After `quit()` nothing can be acquired.
+ * - After `quit()` nothing can be acquired. Objects for the same servers share their connections,
+ *   which end with the last of them.
+ * - The database is that of a client's options, whatever `select` has changed since.
  * - A wrong client or setting is an `OptionError`, also one that node-redlock ignores: a setting
  *   that it does not know, or a negative one (`retryCount` may be -1).
  */

@@ -3,9 +3,10 @@
 // The interface of node-redlock 5, on lockmod. Described in redlock.d.ts.
 
 const { EventEmitter } = require('node:events')
-const { inspect } = require('node:util')
+const { inspect, types } = require('node:util')
 const { server } = require('./lib/clients.js')
-const { detached, printable, shown, typed } = require('./lib/options.js')
+const { detached, flat, printable, shown, typed } = require('./lib/options.js')
+const { lockersOf } = require('./lib/shared.js')
 const { Locker, HeldError, LockError, LostError, OptionError } = require('./index.js')
 
 /**
@@ -166,10 +167,7 @@ class Lock {
 class Redlock extends EventEmitter {
   /** @type {Locker | undefined} */
   #locker
-  /** @type {Map<number, Locker>} */
-  #lockers = new Map()
-  /** @type {string[]} */
-  #urls = []
+  #lockers
   #prefix = ''
   #hasQuit = false
 
@@ -191,6 +189,7 @@ class Redlock extends EventEmitter {
     this.clients = new Set(list)
     if (clients instanceof Locker) {
       this.#locker = clients
+      this.#lockers = lockersOf(this, [])
       return
     }
     if (this.clients.size === 0) {
@@ -202,8 +201,8 @@ class Redlock extends EventEmitter {
           'one, or give a Locker with allowEvenNodes: true',
       )
     }
-    const servers = list.map(server)
-    this.#urls = servers.map(({ url }) => url)
+    const servers = list.map((client, index) => server(client, index))
+    this.#lockers = lockersOf(this, servers.map(({ url }) => url))
     this.#prefix = servers[0]?.prefix ?? ''
     if (servers.some(({ prefix }) => prefix !== this.#prefix)) {
       throw new OptionError('the clients have several values of keyPrefix: give all the same')
@@ -238,7 +237,7 @@ class Redlock extends EventEmitter {
   async quit() {
     Redlock.#of(this, 'quit')
     this.#hasQuit = true
-    for (const locker of this.#lockers.values()) locker.close()
+    this.#lockers.end()
     await Promise.all([...this.clients].map((client) => quit(client)))
   }
 
@@ -401,12 +400,7 @@ class Redlock extends EventEmitter {
       const range = `${SHORTEST} ms to ${LONGEST} ms`
       throw new OptionError(`duration ${duration} ms is too short: give ${range}`)
     }
-    let locker = this.#lockers.get(timeout)
-    if (locker === undefined) {
-      locker = new Locker(this.#urls, { ttl: 30_000, timeout })
-      this.#lockers.set(timeout, locker)
-    }
-    return locker
+    return this.#lockers.get(timeout)
   }
 
   /**
@@ -439,7 +433,8 @@ class Redlock extends EventEmitter {
    */
   #failed(error, resources) {
     if (!(error instanceof LockError)) {
-      return error instanceof Error ? error : new Error(String(error))
+      const isError = error instanceof Error || types.isNativeError(error)
+      return isError ? error : new Error(String(error))
     }
     // Of a wrong option no node learns.
     const attempts = error instanceof OptionError ? [] : [this.#stats([...error.nodes], resources)]
@@ -488,7 +483,7 @@ function merge(settings, changes) {
   if (typeof (changes ?? {}) !== 'object') {
     throw new OptionError(`the settings are ${typed(changes)}: give an object`)
   }
-  const given = Object.entries(changes ?? {}).filter(([, value]) => value !== undefined)
+  const given = Object.entries(flat(changes ?? {})).filter(([, value]) => value !== undefined)
   for (const [name, value] of given) {
     if (!Object.hasOwn(LEAST, name)) {
       const names = Object.keys(LEAST).join(', ')

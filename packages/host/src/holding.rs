@@ -4,6 +4,7 @@
 //! any thread: after the release it answers like a lease that has ended.
 
 use std::mem;
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,8 +38,6 @@ pub(crate) struct Inside {
     /// The ttl that a renewal asks for, in microseconds.
     ttl: AtomicU64,
     keeping: Mutex<Keeping>,
-    /// Whether it is released only on request.
-    is_kept: AtomicBool,
     /// Read-locked by extensions in progress, and write-locked by the release, which waits for
     /// them.
     in_use: RwLock<()>,
@@ -54,9 +53,36 @@ enum Keeping {
 /// A lock that was not given up.
 #[derive(Clone, Debug)]
 struct Held {
-    guard: Arc<Guard>,
+    guard: Arc<Owned>,
     /// The connections live as long as the lease. (Dropped after the guard.)
     host: Arc<settings::Inside>,
+}
+
+/// The client's guard. Whoever drops it last, an extension in progress for example, releases the
+/// lock, unless it is kept.
+#[derive(Debug)]
+struct Owned {
+    /// There until it is released or dropped.
+    guard: Option<Guard>,
+    is_kept: AtomicBool,
+}
+
+impl Deref for Owned {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        // PROOF: only an owner takes it, and has no further use for this.
+        self.guard.as_ref().unwrap_or_else(|| unreachable!("the guard is there until the end"))
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let guard = self.guard.take();
+        if self.is_kept.load(Ordering::Relaxed) {
+            drop(guard.map(Guard::leak));
+        }
+    }
 }
 
 /// How a lease has ended.
@@ -71,7 +97,7 @@ struct Ended {
 
 impl Ended {
     /// How the lease of a guard has ended, if it has.
-    fn of(guard: &Arc<Guard>) -> Option<Ended> {
+    fn of(guard: &Guard) -> Option<Ended> {
         let lost = ending(guard)?;
         let is_told = matches!(lost, Lost::Expired | Lost::Removed);
         let nodes = if is_told { guard.unconfirmed() } else { Vec::new() };
@@ -85,7 +111,7 @@ impl Ended {
 }
 
 /// Why the lease of a guard has ended, if it has.
-fn ending(guard: &Arc<Guard>) -> Option<Lost> {
+fn ending(guard: &Guard) -> Option<Lost> {
     if !guard.is_lost() {
         return None;
     }
@@ -103,7 +129,7 @@ impl Inside {
     }
 
     /// Looks at the guard; if it was given up, returns why the lease has ended.
-    fn look<T>(&self, see: impl FnOnce(&Arc<Guard>) -> T) -> Result<T, Lost> {
+    fn look<T>(&self, see: impl FnOnce(&Guard) -> T) -> Result<T, Lost> {
         match &*self.keeping() {
             Keeping::Guard(held) => Ok(see(&held.guard)),
             Keeping::Ended(ended) => Err(ended.lost),
@@ -186,13 +212,17 @@ impl Inside {
 
     /// Releases it without waiting for any node, unless it is kept.
     pub(crate) fn abandon(&self) {
-        let Some((Held { guard, host }, _)) = self.give_up(false) else { return };
-        match Arc::into_inner(guard) {
-            Some(guard) if self.is_kept.load(Ordering::Relaxed) => drop(guard.leak()),
-            // Released here, or with the last extension in progress.
-            guard => drop(guard),
+        // Released here, or with the last extension in progress.
+        drop(self.give_up(false));
+    }
+
+    /// Takes the guard for a release, also of a lock that is kept.
+    fn give_back(&self, by_call: bool) -> Option<(Held, Option<Ended>)> {
+        let given_up = self.give_up(by_call);
+        if let Some((held, _)) = &given_up {
+            held.guard.is_kept.store(false, Ordering::Relaxed);
         }
-        drop(host);
+        given_up
     }
 }
 
@@ -209,12 +239,12 @@ impl Holding {
     pub(crate) fn new(host: Arc<settings::Inside>, guard: Guard, ttl: Duration) -> Holding {
         let (fence, name) = (guard.fence().get(), Arc::from(guard.name()));
         let (background, unit, ttls) = (host.background(), host.unit(), host.ttl());
+        let guard = Arc::new(Owned { guard: Some(guard), is_kept: AtomicBool::new(false) });
         let inside = Arc::new(Inside {
             fence,
             name: Arc::clone(&name),
             ttl: AtomicU64::new(0),
-            keeping: Mutex::new(Keeping::Guard(Held { guard: Arc::new(guard), host })),
-            is_kept: AtomicBool::new(false),
+            keeping: Mutex::new(Keeping::Guard(Held { guard, host })),
             in_use: RwLock::new(()),
         });
         inside.set_ttl(ttl);
@@ -367,11 +397,11 @@ impl Holding {
         let inside = Arc::clone(self.inside.get()?);
         let unit = self.unit;
         // Taken now: from here on no extension starts, and whatever happens next drops the guard.
-        let given_up = inside.give_up(true);
+        let given_up = inside.give_back(true);
         Ok(async move {
             let Some((Held { guard, host: _connected }, ended)) = given_up else { return Ok(()) };
             let _alone = inside.in_use.write().await;
-            let released = match Arc::into_inner(guard) {
+            let released = match Arc::into_inner(guard).and_then(|mut owned| owned.guard.take()) {
                 Some(guard) => guard.release().await,
                 // PROOF: extensions drop theirs before they let go of `in_use`.
                 None => unreachable!("an extension that is over has dropped its guard"),
@@ -420,7 +450,10 @@ impl Holding {
     /// # Errors
     /// [`Failure`] in a forked child.
     pub fn keep(&self) -> Result<(), Failure> {
-        self.inside.get()?.is_kept.store(true, Ordering::Relaxed);
+        // After a release there is nothing to keep.
+        if let Keeping::Guard(held) = &*self.inside.get()?.keeping() {
+            held.guard.is_kept.store(true, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -429,7 +462,7 @@ impl Holding {
     /// # Errors
     /// [`Failure`] in a forked child.
     pub fn abandon(&self) -> Result<(), Failure> {
-        drop(self.inside.get()?.give_up(false));
+        drop(self.inside.get()?.give_back(false));
         Ok(())
     }
 }

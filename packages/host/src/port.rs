@@ -20,7 +20,8 @@ use tokio_util::sync::CancellationToken;
 use crate::failure::Failure;
 use crate::process::{Background, background, unless};
 
-/// How long a loop's own thread drives a call, at most. The runtime counts in whole milliseconds.
+/// How long a loop's own thread drives a call, at most. The runtime counts in whole milliseconds:
+/// it may be 2 ms.
 const HERE_MAX: Duration = Duration::from_millis(1);
 /// A call that takes longer has better been left to the background thread.
 const NEAR: Duration = Duration::from_micros(250);
@@ -197,7 +198,7 @@ impl<T: Send + 'static> Port<T> {
     }
 
     /// As [`flush`](Port::flush), for a turn that has started one call while no other was in
-    /// progress: this thread drives it for a moment, 2 ms at most. If its nodes answer as fast as
+    /// progress: this thread drives it for a moment (`HERE_MAX`). If its nodes answer as fast as
     /// that, no thread has to be woken, and the result is there for the next turn. After a call
     /// that took longer, the background thread gets the next ones.
     pub fn drive(&self) {

@@ -6,6 +6,7 @@
 // the lock there would protect nothing.
 
 const { OptionError } = require('./errors.js')
+const { kind } = require('./options.js')
 
 /** @typedef {{ url: string, prefix: string }} Server Its URL, and the prefix of its keys. */
 
@@ -16,16 +17,18 @@ class Unclear extends Error {}
  * The server of a client, or of a URL.
  *
  * @param {object | string} client
+ * @param {number} [index] Its place in a list.
  * @returns {Server}
  */
-function server(client) {
+function server(client, index = 0) {
   if (typeof client === 'string') return { url: client, prefix: '' }
   try {
     return read(client)
   } catch (why) {
     if (!(why instanceof Unclear)) throw why
     throw new OptionError(
-      `a client does not tell which server it is for, because ${why.message}: give a URL` +
+      `client ${index + 1} (${kind(client)}) does not tell which server it is for, because ` +
+        `${why.message}: give a URL` +
         ' (redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://) or a Locker',
     )
   }
@@ -43,11 +46,16 @@ function read(client) {
   if ('rootNodes' in options || ('isCluster' in client && client.isCluster === true)) {
     throw new Unclear('it is for a Cluster')
   }
+  if (!isNodeRedis(client) && !isIoredis(client)) {
+    throw new Unclear('it is one of neither ioredis nor node-redis')
+  }
   if (options.Connector) throw new Unclear('its Connector may connect to anywhere')
   const prefix = options.keyPrefix ?? ''
   if (options.sentinels) return { url: group(options), prefix }
   // node-redis has its address in `socket`, and its URL split into parts.
   const place = { ...options, ...options.socket }
+  // As in node-redis, which leaves it out. ioredis has it among its options.
+  if (place.host === undefined && isNodeRedis(client)) place.host = 'localhost'
   const { path, tls } = place
   const { user, password } = login(options)
   const database = options.db ?? options.database ?? 0
@@ -58,6 +66,16 @@ function read(client) {
   }
   const scheme = encrypted(tls === true ? place : tls, place.host) ? 'rediss' : 'redis'
   return { url: `${scheme}://${secret(user, password)}${address(place, 6379)}/${database}`, prefix }
+}
+
+/** @param {object} client */
+function isNodeRedis(client) {
+  return 'isOpen' in client && 'sendCommand' in client
+}
+
+/** @param {object} client Not a mock, which has the address of a server that it never asks. */
+function isIoredis(client) {
+  return 'connector' in client && 'sendCommand' in client
 }
 
 /**

@@ -24,6 +24,20 @@ const guards = new WeakMap()
 /** @type {WeakSet<Guard>} Those that have thrown their loss: their block's end does not again. */
 const told = new WeakSet()
 
+/** @type {WeakMap<Guard, WeakRef<Guards>>} Those that a guard was acquired with. */
+const together = new WeakMap()
+
+/**
+ * Notes that a guard throws its loss. Several are often lost at once, so what is lost by then is
+ * not thrown after it; what is lost later is.
+ *
+ * @param {Guard} guard
+ */
+function tell(guard) {
+  told.add(guard)
+  for (const other of together.get(guard)?.deref() ?? []) if (other.isLost) told.add(other)
+}
+
 /**
  * Only this package gives it to the constructors. They do not ask for the class of the lease: after
  * the package was loaded again in one thread, its native part makes all leases of the newest class,
@@ -100,7 +114,7 @@ class Guard {
   check() {
     const loss = Guard.#of(this, 'check').loss()
     if (loss === null) return
-    told.add(this)
+    tell(this)
     throw build(loss, this.check)
   }
 
@@ -126,7 +140,7 @@ class Guard {
     try {
       await run(start)
     } catch (error) {
-      if (error instanceof LostError) told.add(this)
+      if (error instanceof LostError) tell(this)
       throw error
     }
   }
@@ -171,7 +185,8 @@ function teller(controller) {
 }
 
 /**
- * The guards of several locks, usable as one.
+ * The guards of several locks, usable as one. What was taken out of them would stay held after the
+ * block, so they are frozen.
  *
  * @extends {Array<Guard>}
  */
@@ -185,7 +200,12 @@ class Guards extends Array {
       throw new OptionError('Guards are not made with new: acquireMany of a Locker returns them')
     }
     super()
-    for (const lease of leases) this.push(new Guard(lease, OURS))
+    for (const lease of leases) {
+      const guard = new Guard(lease, OURS)
+      together.set(guard, new WeakRef(this))
+      this.push(guard)
+    }
+    Object.freeze(this)
   }
 
   // What is made of them is an ordinary array.
@@ -195,9 +215,10 @@ class Guards extends Array {
 
   async [asyncDispose]() {
     if (!(this instanceof Guards)) throw detached(Guards.prototype, asyncDispose, 'guards')
-    const isTold = this.some((guard) => told.has(guard))
-    const error = await endAll(this)
-    if (error !== null && !isTold) throw error
+    const isTold = this.map((guard) => told.has(guard))
+    const errors = await endEach(this)
+    const error = errors.find((error, place) => error !== null && !isTold[place])
+    if (error) throw error
   }
 }
 
@@ -216,16 +237,24 @@ function firstLost(held) {
 }
 
 /**
- * Releases all of them at the end of a block. Returns the error of the first lease that ended while
- * the block ran.
+ * Releases all of them at the end of a block. Returns for each the error of a lease that ended
+ * while the block ran.
+ *
+ * @param {Guard[]} held
+ */
+async function endEach(held) {
+  const results = await Promise.allSettled(held.map(end))
+  for (const result of results) if (result.status === 'rejected') throw result.reason
+  return results.map((result) => (result.status === 'fulfilled' ? result.value : null))
+}
+
+/**
+ * The same, but returns only the first of these errors.
  *
  * @param {Guard[]} held
  */
 async function endAll(held) {
-  const results = await Promise.allSettled(held.map(end))
-  for (const result of results) if (result.status === 'rejected') throw result.reason
-  const errors = results.map((result) => (result.status === 'fulfilled' ? result.value : null))
-  return errors.find((error) => error !== null) ?? null
+  return (await endEach(held)).find((error) => error !== null) ?? null
 }
 
 /**
@@ -238,8 +267,12 @@ async function end(guard) {
   try {
     guard.check()
   } catch (ended) {
+    if (!(ended instanceof LostError)) {
+      // What the `acquire` of a subclass returns may lack it.
+      await guard.release()
+      throw ended
+    }
     // The block may have released the lock itself.
-    if (!(ended instanceof LostError)) throw ended
     if (ended.reason !== 'released') error = ended
   }
   try {

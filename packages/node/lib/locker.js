@@ -5,9 +5,9 @@
 const { isMainThread } = require('node:worker_threads')
 const { LockError, OptionError, build } = require('./errors.js')
 const { Guard, Guards, OURS, endAll, firstLost } = require('./guard.js')
-const { native } = require('./native.js')
-const { ASKED, MANY, SETTINGS, TRIED, check, detached, list } = require('./options.js')
-const { named, shown, urls } = require('./options.js')
+const { binary, native } = require('./native.js')
+const { ASKED, MANY, SETTINGS, TRIED, check, detached, flat } = require('./options.js')
+const { list, named, shown, urls } = require('./options.js')
 const { run } = require('./port.js')
 
 /**
@@ -78,7 +78,7 @@ class Locker {
   async tryAcquire(name, options = {}) {
     const locker = Locker.#of(this, 'tryAcquire')
     check(options, TRIED)
-    return await locker.acquire(name, { ...options, wait: 0 })
+    return await locker.acquire(name, { ...flat(options), wait: 0 })
   }
 
   /**
@@ -208,12 +208,20 @@ function only({ leases: [lease] = [] }) {
  * @param {AbortSignal} signal
  */
 function isStop(error, signal) {
-  if (!signal.aborted || !(error instanceof Error)) return false
-  return error === signal.reason || error.name === 'AbortError' || error.cause === signal.reason
+  if (!signal.aborted || typeof error !== 'object' || error === null) return false
+  if (error === signal.reason) return true
+  // Not `instanceof`: it may be an error of another realm, as in the sandboxes of test runners.
+  const { name, cause } = /** @type {{ name?: unknown, cause?: unknown }} */ (error)
+  return name === 'AbortError' || cause === signal.reason
 }
 
-// Releases what is held when the program ends, without waiting for a node that hangs. When a worker
-// thread ends, its guards are collected.
-if (isMainThread) process.on('exit', () => native.finish())
+// Releases what is held when the program ends. A node that hangs delays that by its timeout. When a
+// worker thread ends, its guards are collected.
+// The package may be loaded again, as between tests: once is enough for one native part.
+const ending = Symbol.for(`lockmod at exit: ${binary}`)
+if (isMainThread && !(ending in process)) {
+  Object.defineProperty(process, ending, { value: true })
+  process.on('exit', () => native.finish())
+}
 
 module.exports = { Locker }

@@ -94,6 +94,19 @@ function check(options, known) {
 }
 
 /**
+ * A copy with what the object inherits, which a spread leaves out.
+ *
+ * @template {object} T
+ * @param {T} options
+ * @returns {T}
+ */
+function flat(options) {
+  const copy = /** @type {T} */ ({})
+  for (const name in options) copy[name] = options[name]
+  return copy
+}
+
+/**
  * Whether it can be an object with options, also one of another realm, of a class or a module. A
  * Date, a Map or a signal has none that would be seen.
  *
@@ -246,6 +259,8 @@ module.exports = {
   TRIED,
   check,
   detached,
+  flat,
+  kind,
   length,
   list,
   named,

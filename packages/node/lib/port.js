@@ -4,6 +4,8 @@
 // loop: it rings, and the loop takes the results when it is free. So leases are renewed while the
 // loop is blocked.
 
+// Not those of a browser, which jsdom puts in their place.
+const { setInterval } = require('node:timers')
 const { build } = require('./errors.js')
 const { native } = require('./native.js')
 

@@ -102,6 +102,14 @@ test('a lock that was taken away is told, whatever the work does', async () => {
     await sleep(PATIENCE, null, { signal: lost })
   })
   await assert.rejects(stopped, { name: 'LostError', reason: 'removed' })
+  // Test runners have errors of their own in a sandbox: this is no instance of our Error.
+  const foreign = runInNewContext("Object.assign(new Error('stopped'), { name: 'AbortError' })")
+  const sandboxed = locker.using('sandboxed', async (guard, lost) => {
+    await removeByForce('sandboxed')
+    await until('it is lost', () => lost.aborted)
+    throw foreign
+  })
+  await assert.rejects(sandboxed, { name: 'LostError', reason: 'removed' })
   const careless = locker.using('careless', () => removeByForce('careless'))
   await assert.rejects(careless, { name: 'LostError', reason: 'removed' })
   // An error of the work itself is not replaced.
@@ -146,6 +154,16 @@ test('the end of a block does not throw again the loss that its guard has thrown
     const end = guards[Symbol.asyncDispose]()
     await (isTold ? end : assert.rejects(end, lost))
   }
+  // What was told of one hid what was lost after it.
+  const guards = await locker.acquireMany(['later:a', 'later:b', 'later:c'])
+  await locker.settle()
+  await removeByForce('later:a')
+  await removeByForce('later:b')
+  await until('both are lost', () => guards[0].isLost && guards[1].isLost)
+  assert.throws(() => guards[0].check(), lost)
+  await removeByForce('later:c')
+  await until('the last is lost', () => guards[2].isLost)
+  await assert.rejects(guards[Symbol.asyncDispose](), { ...lost, message: /later:c/ })
 })
 
 test('a lock that was removed has the votes that show it, whoever finds out', async () => {
@@ -484,7 +502,13 @@ test('a value of a wrong type is told with its type and what is allowed', async 
     }
   }
   // Options that an object inherits count.
-  await assert.rejects(locker.acquire('a', Object.create({ ttl: '5' })), { message: /^ttl is '5', of type/ })
+  for (const method of ['acquire', 'tryAcquire']) {
+    const message = /^ttl is '5', of type/
+    await assert.rejects(locker[method]('a', Object.create({ ttl: '5' })), { message })
+    const reader = await locker[method]('inherited', Object.create({ shared: true }))
+    assert.equal(reader.exclusive, false)
+    await reader.release()
+  }
 })
 
 test('a method that has lost its object says how to call it', async () => {
@@ -576,10 +600,18 @@ test('a locker goes on when the package is loaded again in its thread', async ()
       await guard.release()
       await guards[0].release()
       await (await locker.tryAcquire('again')).release()
+      // Node.js warns of more than ten: test runners load a package for each file.
+      console.log(process.listenerCount('exit'))
     }
     void work()`
   const { stdout, stderr } = spawnSync(process.execPath, ['-e', program], { encoding: 'utf8' })
-  assert.equal(stdout, 'true true true\n', stderr)
+  assert.equal(stdout, 'true true true\n1\n', stderr)
+})
+
+test('the package can be loaded where the timers are those of a browser', () => {
+  const program = "globalThis.setInterval = () => 5; require('lockmod')"
+  const { status, stderr } = spawnSync(process.execPath, ['-e', program], { encoding: 'utf8' })
+  assert.equal(status, 0, stderr)
 })
 
 test('one error is one line', async () => {
@@ -689,6 +721,11 @@ test('the end of a block gives several locks back', async () => {
   })
   await assert.rejects(wrong, RangeError)
   await free()
+  // What was taken out stayed held.
+  await locker.usingMany(['many:a', 'many:b'], (guards) => {
+    for (const method of ['pop', 'shift', 'reverse']) assert.throws(() => guards[method](), TypeError)
+  })
+  await free()
   assert.equal(await locker.usingMany(['many:a', 'many:b'], async (guards, lost) => lost.aborted), false)
   await free()
   // As `await using` does, which this version of JavaScript may lack.
@@ -703,6 +740,19 @@ test('the end of a block gives several locks back', async () => {
   })
   await assert.rejects(lost, { name: 'LostError', reason: 'removed' })
   await free()
+})
+
+test('what a subclass returns is released, whatever it lacks', async () => {
+  class Own extends Locker {
+    async acquire(...given) {
+      const guard = await super.acquire(...given)
+      return { release: () => guard.release() }
+    }
+  }
+  const locker = new Own(urls(nodes), { timeout: 2000 })
+  await assert.rejects(locker.using('own', () => {}), /check is not a function/)
+  await locker.settle()
+  assert.deepEqual(await states(locker, 'own'), new Set(['free']))
 })
 
 test('an extension may have a ttl of its own', async () => {

@@ -234,6 +234,8 @@ test('a wrong client or setting is refused', async () => {
   const pair = new Locker(urls(nodes).slice(0, 2), { allowEvenNodes: true })
   await (await new ours.Redlock(pair).acquire(['pair'], 5000)).release()
   const redlock = new ours.Redlock([client], { retryDelay: undefined, retryCount: Infinity })
+  // What an object inherits counts.
+  assert.equal(new ours.Redlock([client], Object.create({ retryCount: 7 })).settings.retryCount, 7)
   for (const [settings, said] of [
     [{ retryCount: '3' }, /^retryCount is '3', of type string: give a number, -1 or more$/],
     [{ retryCount: -2 }, /retryCount is -2/],
@@ -432,8 +434,9 @@ test('a client of Sentinels leads to its group', () => {
   ]
   for (const [options, said] of wrong) assert.throws(() => url(options), said)
   // ioredis itself refuses these.
-  assert.throws(() => server({ options: { sentinels } }), /no group/)
-  assert.throws(() => server({ options: { sentinels: [], name: 'm' } }), /no Sentinel/)
+  const made = (options) => ({ options, connector: {}, sendCommand() {} })
+  assert.throws(() => server(made({ sentinels })), /no group/)
+  assert.throws(() => server(made({ sentinels: [], name: 'm' })), /no Sentinel/)
 })
 
 test('clients that are not understood are refused', () => {
@@ -441,16 +444,14 @@ test('clients that are not understood are refused', () => {
     disconnect() {}
   }
   const wrong = [
-    [createClient(), /no host/],
-    [createClient({ socket: { port: 1 } }), /no host/],
     [createClient({ url: 'rediss://a', socket: { tls: true, ca: 'PEM' } }), /cacert/],
     [createClient({ socket: { host: 'a' }, credentialsProvider: provider() }), /credentialsProvider/],
     [createClientPool({ url: 'redis://a' }), /no options/],
     [createSentinel({ name: 'm', sentinelRootNodes: [{ host: 'a', port: 1 }] }), /no options/],
     [new Redis({ host: 'a', Connector: Anywhere, lazyConnect: true }), /Connector/],
     [new Redis({ path: '/x', tls: {}, lazyConnect: true }), /TLS over/],
-    [{ options: {} }, /no host/],
-    [null, /no options/],
+    [{ options: { host: 'a' } }, /client 1 \(an object of Object\) .* neither ioredis nor node-redis/],
+    [null, /client 1 \(null\) .* no options/],
   ]
   // They were dropped, and the lock failed as its certificate was checked all the same.
   const settings = { servername: 'b', checkServerIdentity() {}, rejectUnauthorized: false, ciphers: 'x' }
@@ -460,9 +461,12 @@ test('clients that are not understood are refused', () => {
     wrong.push([createClient({ url: 'rediss://a', socket: { tls: true, [name]: value } }), said])
   }
   for (const [client, said] of wrong) assert.throws(() => server(client), said)
-  assert.throws(() => new ours.Redlock([createClient()]), { name: 'OptionError', message: /give a URL.*or a Locker/ })
+  assert.throws(() => new ours.Redlock([{ options: {} }]), { name: 'OptionError', message: /give a URL.*or a Locker/ })
   const local = new Redis({ path: '/run/x?', password: 'p&', db: 3, lazyConnect: true })
   assert.equal(server(local).url, 'unix:///run/x%3F?pass=p%26&db=3')
+  // They name no host, and connect to localhost.
+  assert.equal(server(createClient()).url, 'redis://localhost:6379/0')
+  assert.equal(server(createClient({ socket: { port: 1 }, database: 2 })).url, 'redis://localhost:1/2')
   assert.equal(server(createClient({ url: 'rediss://u:p@a' })).url, 'rediss://u:p@a:6379/0')
   const usual = { servername: 'a', rejectUnauthorized: true }
   assert.equal(server(new Redis('rediss://a', { lazyConnect: true, tls: usual })).url, 'rediss://a:6379/0')
@@ -471,6 +475,24 @@ test('clients that are not understood are refused', () => {
 function provider() {
   return { type: 'async-credentials-provider', credentials: async () => ({ username: 'u', password: 'p' }) }
 }
+
+test('objects for the same servers share their connections', async () => {
+  // One for each request used up the descriptors.
+  const count = async () => (await nodes[0].run('CLIENT', 'LIST')).split(' db=7 ').length - 1
+  const list = urls(nodes).map((url) => `${url}/7`)
+  const first = new ours.Redlock(list)
+  await (await first.acquire(['shared'], 5000)).release()
+  const before = await count()
+  const others = Array.from({ length: 50 }, () => new ours.Redlock(list))
+  await Promise.all(others.map(async (one) => (await one.acquire(['shared'], 5000)).release()))
+  assert.ok(before > 0)
+  assert.equal(await count(), before)
+  // The last one closes them.
+  for (const one of others) await one.quit()
+  await (await first.acquire(['shared'], 5000)).release()
+  await first.quit()
+  await until('the connections have ended', async () => (await count()) === 0)
+})
 
 test('clients of every kind lead to their server', async () => {
   const [port] = nodes.map((node) => node.port)

@@ -95,6 +95,7 @@ const WRONG = [
   "new Locker('redis://a', { shared: true })",
   "new Locker('redis://a').using('a', (guard) => guard.x)",
   'new Guard()',
+  "(await new Locker('redis://a').acquireMany(['a'])).pop()",
 ]
 
 test('programs are compiled against the types, and run in both systems of modules', () => {

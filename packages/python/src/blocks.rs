@@ -61,8 +61,39 @@ fn check_end(
     )))
 }
 
+/// The function that runs a `with` statement: the addresses of its frame and of its code. The
+/// statement ends in the frame that it began in, whichever thread or task resumes that, and frames
+/// that run at the same time differ. Functions that begin a block for another, as `enter_context`
+/// of an `ExitStack` does, are over at its end: their frame's address may be that of another then,
+/// but the function that ends the block is another one, with other code.
+type Frame = (usize, usize);
+
+/// The flags of the code that may have an `async with` statement: `CO_COROUTINE` and
+/// `CO_ASYNC_GENERATOR`.
+const CO_ASYNC: u32 = 0x80 | 0x200;
+
+/// The running function.
+fn frame(py: Python<'_>) -> Option<Frame> {
+    address(&known(py).ok()?.frame.bind(py).call0().ok()?, |_| true)
+}
+
+/// The function that awaits the running one.
+fn awaiting(py: Python<'_>) -> Option<Frame> {
+    let frame = known(py).ok()?.frame.bind(py).call0().ok()?.getattr("f_back").ok()?;
+    // It may also be the event loop, whose steps are all alike.
+    address(&frame, |flags| flags & CO_ASYNC != 0)
+}
+
+fn address(frame: &Bound<'_, PyAny>, is_meant: impl Fn(u32) -> bool) -> Option<Frame> {
+    let code = frame.getattr("f_code").ok()?;
+    let flags = code.getattr("co_flags").ok()?.extract().ok()?;
+    is_meant(flags).then(|| (frame.as_ptr() as usize, code.as_ptr() as usize))
+}
+
 /// A block that has begun.
 struct Begun {
+    /// Where it began, if that is known.
+    frame: Option<Frame>,
     /// The thread or the task that began it.
     who: usize,
     guard: Py<PyAny>,
@@ -79,10 +110,12 @@ struct Open {
 }
 
 impl Open {
-    /// Takes out a block that ends: one of this thread or task, or else the only one. With it come
-    /// those that are known to have ended by that.
-    fn leave(&mut self, who: usize) -> (Option<Begun>, Vec<Begun>) {
-        let own = self.blocks.iter().rposition(|block| block.who == who);
+    /// Takes out the block that ends: that of this frame, or else the last of this thread or task,
+    /// or else the only one. With it come those that are known to have ended by that.
+    fn leave(&mut self, frame: Option<Frame>, who: usize) -> (Option<Begun>, Vec<Begun>) {
+        let last = |is: &dyn Fn(&Begun) -> bool| self.blocks.iter().rposition(is);
+        let own = last(&|block| frame.is_some() && block.frame == frame)
+            .or_else(|| last(&|block| block.who == who));
         let mut found = own.map(|place| self.blocks.remove(place));
         if found.is_none() {
             self.ended += 1;
@@ -99,7 +132,7 @@ impl Open {
     }
 }
 
-/// The blocks of a lock, by the thread or task that began them: the base of `Lock`.
+/// The blocks of a lock, by where they began: the base of `Lock`.
 ///
 /// The mutexes are never held while Python code runs.
 #[pyclass(frozen, subclass, module = "lockmod._lockmod")]
@@ -119,10 +152,15 @@ fn thread(py: Python<'_>) -> PyResult<usize> {
 }
 
 /// The guard of a block that ends.
-fn leave<'py>(py: Python<'py>, blocks: &Mutex<Open>, who: usize) -> PyResult<Bound<'py, PyAny>> {
+fn leave<'py>(
+    py: Python<'py>,
+    blocks: &Mutex<Open>,
+    frame: Option<Frame>,
+    who: usize,
+) -> PyResult<Bound<'py, PyAny>> {
     let ((found, over), left) = {
         let mut blocks = open(blocks);
-        (blocks.leave(who), blocks.blocks.len())
+        (blocks.leave(frame, who), blocks.blocks.len())
     };
     for block in over {
         drop(block.guard.bind(py).call_method0(intern!(py, "_abandon")));
@@ -151,10 +189,10 @@ impl Blocks {
 
     /// Acquires the lock.
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let who = thread(slf.py())?;
+        let (frame, who) = (frame(slf.py()), thread(slf.py())?);
         let guard = slf.call_method0(intern!(slf.py(), "_acquire"))?;
         // No Python code runs from here to the block.
-        let block = Begun { who, guard: guard.clone().unbind(), task: None };
+        let block = Begun { frame, who, guard: guard.clone().unbind(), task: None };
         open(&slf.get().threads).blocks.push(block);
         Ok(guard)
     }
@@ -168,13 +206,14 @@ impl Blocks {
     ) -> PyResult<Bound<'py, PyAny>> {
         check_end(slf, given, named)?;
         let py = slf.py();
-        let guard = leave(py, &slf.get().threads, thread(py)?)?;
+        let guard = leave(py, &slf.get().threads, frame(py), thread(py)?)?;
         guard.call_method1(intern!(py, "__exit__"), given)
     }
 
-    /// Notes that this task began a block.
-    fn _begin(&self, task: Py<PyAny>, guard: Py<PyAny>) {
-        let block = Begun { who: task.as_ptr() as usize, guard, task: Some(task) };
+    /// Notes that this task began a block, for the function that awaits the caller.
+    fn _begin(&self, py: Python<'_>, task: Py<PyAny>, guard: Py<PyAny>) {
+        let (frame, who) = (awaiting(py), task.as_ptr() as usize);
+        let block = Begun { frame, who, guard, task: Some(task) };
         open(&self.tasks).blocks.push(block);
     }
 
@@ -187,9 +226,9 @@ impl Blocks {
         drop(found);
     }
 
-    /// The guard of a block that this task ends.
+    /// The guard of a block that this task ends, for the function that awaits the caller.
     fn _leave<'py>(&self, task: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        leave(task.py(), &self.tasks, task.as_ptr() as usize)
+        leave(task.py(), &self.tasks, awaiting(task.py()), task.as_ptr() as usize)
     }
 
     /// The guard of a block of a task that has not ended.

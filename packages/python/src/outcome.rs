@@ -34,6 +34,8 @@ pub(crate) struct Known {
     is_daemon: Py<PyAny>,
     /// The number of a thread.
     pub(crate) ident: Py<PyAny>,
+    /// The frame of the running function.
+    pub(crate) frame: Py<PyAny>,
 }
 
 pub(crate) fn known(py: Python<'_>) -> PyResult<&'static Known> {
@@ -46,6 +48,7 @@ pub(crate) fn known(py: Python<'_>) -> PyResult<&'static Known> {
             info: find("lockmod._locker", "NodeInfo")?,
             is_daemon: find("lockmod._ending", "is_daemon")?,
             ident: find("threading", "get_ident")?,
+            frame: find("sys", "_getframe")?,
         })
     })
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import random
 import signal
 import subprocess
@@ -13,7 +14,8 @@ import threading
 import time
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
-from typing import Any, Awaitable, Callable, Coroutine
+from typing import Any, AsyncIterator, Awaitable, Callable, Coroutine
+from unittest import mock
 
 import pytest
 import uvloop
@@ -420,6 +422,86 @@ def test_a_block_may_end_in_another_task_than_it_began_in(
         assert free(locker, name)
 
     run(work())
+
+
+def test_a_statement_ends_its_own_block_in_any_order(run: Run, locker: Locker, name: str) -> None:
+    readers = locker.lock(name, shared=True)
+
+    async def hold() -> AsyncIterator[lockmod.AsyncGuard]:
+        async with readers as guard:
+            yield guard
+
+    async def here(step: Awaitable[Any]) -> Any:
+        return await step
+
+    async def elsewhere(step: Awaitable[Any]) -> Any:
+        return await asyncio.ensure_future(here(step))
+
+    async def work() -> None:
+        for begin in (here, elsewhere):
+            for end in (here, elsewhere):
+                blocks = [hold(), hold(), hold()]
+                guards = [await begin(block.__anext__()) for block in blocks]
+                for place, block in enumerate(blocks):
+                    with pytest.raises(StopAsyncIteration):
+                        await end(block.__anext__())
+                    assert [bool(guard.lost) for guard in guards] == [at <= place for at in range(3)]
+
+    run(work())
+
+
+def test_what_another_library_runs_is_told_what_it_needs(locker: Locker, name: str) -> None:
+    # As trio does, which has no loop of asyncio.
+    with pytest.raises(RuntimeError, match="^no running event loop: .* need asyncio, or uvloop$"):
+        locker.aio.acquire(name).send(None)
+
+
+def test_a_guard_may_have_a_block_in_another(run: Run, nodes: list[str], servers: list[Node], name: str) -> None:
+    # The loss ended it with a CancelledError, and a cancellation was left.
+    locker = Locker(nodes, ttl=1.2, timeout=0.4)
+
+    async def work() -> None:
+        for held in (await locker.aio.acquire(name), await locker.aio.acquire_many([name + ":2"])):
+            with pytest.raises(lockmod.LostError) as lost:
+                async with held:
+                    async with held:
+                        for node in servers:
+                            node.run("DEL", name, name + ":2")
+                        await asyncio.sleep(PATIENCE)
+            assert lost.value.reason == "removed"
+            if sys.version_info >= (3, 11):
+                task = asyncio.current_task()
+                assert task is not None and task.cancelling() == 0
+            await asyncio.sleep(0)
+
+        # In two tasks, each block ends for itself.
+        shared = await locker.aio.acquire(name)
+        begun = [asyncio.Event(), asyncio.Event()]
+
+        async def hold(place: int) -> None:
+            async with shared:
+                begun[place].set()
+                await asyncio.sleep(PATIENCE)
+
+        tasks = [asyncio.ensure_future(hold(place)) for place in (0, 1)]
+        for event in begun:
+            await event.wait()
+        for node in servers:
+            node.run("DEL", name)
+        for task in tasks:
+            with pytest.raises(lockmod.LostError):
+                await task
+
+    run(work())
+
+
+def test_an_acquisition_counts_as_a_coroutine_function(locker: Locker) -> None:
+    # A mock of one returned no awaitable.
+    mocked = mock.create_autospec(locker.aio)
+    for method in ("acquire", "try_acquire", "acquire_many", "info"):
+        assert asyncio.iscoroutinefunction(getattr(mocked, method)), method
+        if sys.version_info >= (3, 12):
+            assert inspect.iscoroutinefunction(getattr(locker.aio, method))
 
 
 def test_a_loss_cancels_no_other_task_than_the_one_that_began(

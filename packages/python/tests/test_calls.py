@@ -245,6 +245,28 @@ def test_what_a_subclass_overrides_is_called_by_the_blocks_of_lock(locker: Locke
     assert asyncio.run(work()) == [b"own:calls", b"own:calls:2", b"own:calls:3"]
 
 
+def test_what_replaces_a_method_is_called_by_the_blocks_of_lock(
+    locker: Locker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a test of a program does: its block had the real lock.
+    class Fake(Exception):
+        pass
+
+    async def work() -> None:
+        async with locker.lock("calls"):
+            raise AssertionError("the block has begun")
+
+    def acquire(*_: object, **__: object) -> Any:
+        raise Fake
+
+    monkeypatch.setattr(Locker, "acquire", acquire)
+    monkeypatch.setattr(lockmod.AsyncLocker, "acquire", acquire)
+    with pytest.raises(Fake), locker.lock("calls"):
+        raise AssertionError("the block has begun")
+    with pytest.raises(Fake):
+        asyncio.run(work())
+
+
 def test_a_keyword_that_a_lock_of_redis_py_has_not_is_named(locker: Locker) -> None:
     # It was `_Base.__init__() got an unexpected keyword argument 'bogus'`.
     names = "redis, name, timeout, sleep, blocking, blocking_timeout, thread_local, "

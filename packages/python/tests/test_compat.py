@@ -655,6 +655,33 @@ def own(kind: type) -> Any:
     return type("OwnPool", (kind,), {"__module__": "mine"})
 
 
+def test_connections_end_with_the_clients_that_they_are_for(servers: list[Node], name: str) -> None:
+    # They stayed until the program ended: one for each client with another login, say.
+    node = servers[0]
+
+    def connected() -> set[str]:
+        with node.client() as client:
+            told: list[dict[str, str]] = client.client_list()
+        return {one["id"] for one in told if one["db"] != "0"}
+
+    def hold(client: object) -> None:
+        with compat.Lock(client, name, timeout=10):
+            pass
+
+    clients = [redis.Redis(port=node.port, db=db) for db in range(1, 9)]
+    for client in clients:
+        hold(client)
+    kept = connected()
+    assert len(kept) >= 8
+    for client in clients:
+        hold(client)
+    assert connected() == kept, "each has those that it had"
+    del client
+    clients.clear()
+    gc.collect()
+    until("they have ended", lambda: not connected())
+
+
 def test_clients_that_are_not_understood_are_refused() -> None:
     class Provider(redis.CredentialProvider):
         def get_credentials(self) -> tuple[str, str]:

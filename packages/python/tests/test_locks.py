@@ -13,9 +13,10 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+import weakref
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import pytest
 from conftest import PATIENCE, Node, until
@@ -644,6 +645,37 @@ def test_of_several_blocks_that_end_elsewhere_none_keeps_the_lock(locker: Locker
         locker.try_acquire(name).release()
 
 
+def test_a_statement_ends_its_own_block_in_any_order(locker: Locker, name: str) -> None:
+    # The first that ended was taken for the one that had begun last.
+    readers = locker.lock(name, shared=True)
+
+    def hold() -> Iterator[lockmod.Guard]:
+        with readers as guard:
+            yield guard
+
+    def begun(home: Executor) -> tuple[Iterator[lockmod.Guard], lockmod.Guard]:
+        block = hold()
+        return block, home.submit(next, block).result(PATIENCE)
+
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        for homes, ends in (((one, one), (one, one)), ((one, two), (two, one)), ((one, one), (two, two))):
+            blocks = [begun(home) for home in homes]
+            for place, end in enumerate(ends):
+                block, guard = blocks[place]
+                assert end.submit(next, block, None).result(PATIENCE) is None
+                assert guard.lost.wait(0) == "released"
+                assert not any(other.lost for _, other in blocks[place + 1 :])
+    # One without a statement, around another.
+    with ExitStack() as stack:
+        outer = stack.enter_context(readers)
+        with readers as inner:
+            pass
+        assert inner.lost and not outer.lost
+    assert outer.lost
+    locker.settle()
+    locker.try_acquire(name).release()
+
+
 def test_a_guard_whose_lease_has_ended_begins_no_block(locker: Locker, servers: list[Node], name: str) -> None:
     guard = locker.acquire(name)
     with guard:
@@ -796,6 +828,27 @@ def test_a_guard_that_is_kept_is_released_by_nothing(locker: Locker, nodes: list
     with locker.acquire(f"{name}:4") as guard:
         guard.keep()
     assert guard.lost.wait(0) == "released", "a block releases it"
+
+
+def test_an_extension_in_progress_does_not_release_a_guard_that_is_kept(
+    locker: Locker, servers: list[Node], name: str
+) -> None:
+    # It was dropped with the extension, which did not know.
+    guard = locker.acquire(name, renew=False)
+    guard.keep()
+    locker.settle()
+    for node in servers:
+        node.pause()
+    port = lockmod._lockmod.Port()
+    guard._lease.extend(None, port)
+    port.drive()
+    del guard
+    gc.collect()
+    for node in servers:
+        node.resume()
+    until("the extension is over", port.take)
+    locker.settle()
+    assert {told.state for told in locker.info(name)} == {"held"}
 
 
 def test_a_subinterpreter_is_refused(nodes: list[str], name: str) -> None:
@@ -952,6 +1005,59 @@ def test_callbacks_are_for_losses_and_not_for_releases(nodes: list[str], servers
         node.run("DEL", name)
     until("the loss is told", lambda: reasons)
     assert reasons == ["removed"]
+
+
+def test_a_callback_comes_beside_many_open_files(nodes: list[str]) -> None:
+    # Its thread ended with a ValueError of `select`, which takes descriptors below 1024.
+    program = f"""if True:
+        import os, resource, threading, lockmod
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2000, most))
+        guard = lockmod.Locker({nodes!r}, ttl=0.5, renew=False).acquire("many-files")
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        heard = threading.Event()
+        guard.lost.call(lambda reason: heard.set())
+        assert heard.wait({PATIENCE})
+        """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE * 2)
+
+
+def test_a_guard_whose_callback_refers_to_it_is_forgotten(
+    locker: Locker, nodes: list[str], name: str
+) -> None:
+    # The thread kept the callback, and with it the lock, until the program ended.
+    class Job:
+        def __init__(self, guard: Any) -> None:
+            self.guard, self.heard = guard, threading.Event()
+            guard.lost.call(self.stop)
+
+        def stop(self, reason: str) -> None:
+            self.heard.set()
+
+    async def work() -> None:
+        job = weakref.ref(Job(await locker.aio.acquire(name)))
+        gc.collect()
+        assert job() is None
+        await locker.aio.settle()
+        await (await locker.aio.try_acquire(name)).release()
+
+    job = weakref.ref(Job(locker.acquire(name)))
+    gc.collect()
+    assert job() is None
+    locker.settle()
+    locker.try_acquire(name).release()
+    asyncio.run(work())
+
+    # What was lost before the guard went is told, though only its callback is left.
+    short = Locker(nodes, ttl=0.5, renew=False)
+    reasons: list[str] = []
+    for _ in range(5):
+        guard = short.acquire(name)
+        guard.lost.call(reasons.append)
+        while not guard.lost:
+            pass
+        del guard
+    until("all losses are told", lambda: len(reasons) == 5)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])

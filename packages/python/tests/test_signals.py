@@ -6,15 +6,16 @@ import asyncio
 import gc
 import os
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import Any, Callable, Iterator
 
 import pytest
-from conftest import PATIENCE, until
+from conftest import PATIENCE, Node, until
 
 import lockmod
-from lockmod import Locker
+from lockmod import Locker, compat
 
 PACKAGE = str(Path(lockmod.__file__).parent)
 
@@ -23,9 +24,16 @@ class Interrupt(KeyboardInterrupt):
     """What the handler raises."""
 
 
-def interrupted(do: Callable[[], object], place: int) -> str | None:
-    """Does it, and raises before the bytecode at this place: a trace function may do what a signal
-    handler may do, and at a place that is known. Returns the place, or None if there is none."""
+def interrupt() -> None:
+    raise Interrupt
+
+
+def interrupted(
+    do: Callable[[], object], place: int, handler: Callable[[], object] = interrupt
+) -> str | None:
+    """Does it, and calls the handler before the bytecode at this place: a trace function may do
+    what a signal handler may do, and at a place that is known. Returns the place, or None if there
+    is none."""
     count = 0
     where: str | None = None
 
@@ -37,7 +45,7 @@ def interrupted(do: Callable[[], object], place: int) -> str | None:
         if event in ("call", "opcode") and where is None:
             if count == place:
                 where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} {event}"
-                raise Interrupt
+                handler()
             count += 1
         return trace
 
@@ -89,6 +97,27 @@ def test_a_handler_that_raises_leaves_no_lock_behind(locker: Locker, name: str, 
         until(f"it is free after an interrupt at {where}", is_free)
     # It reached the end of the block, too.
     assert place > 50 and kept, place
+
+
+def test_a_handler_may_do_what_it_interrupts(locker: Locker, servers: list[Node], name: str) -> None:
+    """It waited for a lock of the thread that it had interrupted."""
+    guards = [locker.acquire(f"{name}:{one}") for one in range(2)]
+    done = threading.Event()
+    clients = [node.client() for node in servers[:1]]
+
+    def watch(guard: lockmod.Guard) -> None:
+        guard.lost.call(lambda reason: None)
+        compat.Lock(clients[0], f"{name}:3", timeout=10).locked()
+
+    def work() -> None:
+        place = 0
+        while interrupted(lambda: watch(guards[0]), place, lambda: watch(guards[1])) is not None:
+            place += 1
+        assert place > 50, place
+        done.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    assert done.wait(PATIENCE * 2)
 
 
 # Coroutines that have not begun when the handler raises, and destructors in which it raises.

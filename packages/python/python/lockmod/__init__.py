@@ -17,7 +17,7 @@ outside, so in a `with` block call `guard.check()` before every step that matter
 All lengths of time are in seconds.
 """
 
-from . import _alone as _alone  # refuses a subinterpreter, before anything is loaded there
+from . import _subinterpreter as _subinterpreter  # the first: nothing may be loaded in one
 from . import _ending as _ending  # registers what a process does at its end
 from . import _lockmod
 from ._errors import (

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio.coroutines
 import functools
+import inspect
+import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Callable, Generator, NoReturn, TypeVar, cast
 
@@ -52,4 +55,10 @@ def awaited(work: _Work) -> _Work:
     def acquiring(*args: Any, **options: Any) -> Acquiring:
         return Acquiring(work(*args, **options))
 
+    # Mocks and frameworks ask whether it is one of `async def`.
+    if sys.version_info >= (3, 12):
+        inspect.markcoroutinefunction(acquiring)
+    else:
+        # asyncio's own mark, and what `asyncio.iscoroutinefunction` looks for.
+        setattr(acquiring, "_is_coroutine", getattr(asyncio.coroutines, "_is_coroutine", None))
     return cast("_Work", acquiring)

@@ -1,4 +1,4 @@
-"""Releases what is held when the process ends, without waiting for a node that hangs.
+"""Releases what is held when the process ends. A node that hangs delays that by its timeout.
 
 A child of multiprocessing that was forked ends without the functions of atexit, and calls those of
 multiprocessing instead. It has forgotten those that its parent had registered.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Callable, NoReturn, Sequence, SupportsFloat, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn, Sequence, SupportsFloat, Tuple
 
 from . import _lockmod
+from ._callbacks import Callback, when_lost
 from ._errors import ForkedError, LockError, LostError, NoQuorumError, RefusedError
 from ._made import Made, MadeOfMany
 from ._options import function, seconds
-from ._port import callbacks, run, watch
+from ._port import run, watch, watch_from_thread
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -34,8 +35,8 @@ def shown(name: bytes) -> str:
 class _Lost(Made):
     _part = _lockmod.Lease
 
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
+    def __init__(self, callbacks: set[Callback], lease: Lease) -> None:
+        self._callbacks, self._lease = callbacks, lease
 
     def __repr__(self) -> str:
         state = "set" if self.is_set() else "not set"
@@ -51,8 +52,8 @@ class _Lost(Made):
 class Lost(_Lost):
     """An event: the lease has ended. The clock sets it, whether any node answers or not.
 
-    It is set `lost_margin` before the validity ends, so that there is time to stop; at the next
-    renewal, after a third of the ttl at most, if the lock was removed by force; and after the
+    It is set `lost_margin` before the validity ends, so that there is time to stop; if the lock was
+    removed by force, at the next renewal or extension, if there is one before that; and after the
     release.
     """
 
@@ -71,13 +72,7 @@ class Lost(_Lost):
         It is not called for a release. All callbacks share that thread, so keep them short. Several
         are called in any order.
         """
-        callback = function(callback)
-
-        def tell(reason: str | None) -> None:
-            if reason is not None and reason != "released":
-                callback(reason)
-
-        callbacks().watch(lambda port: self._lease.lost(None, port), tell)
+        when_lost(self._callbacks, self._lease, function(callback), watch_from_thread)
 
 
 class AsyncLost(_Lost):
@@ -96,13 +91,7 @@ class AsyncLost(_Lost):
         A coroutine function is refused: to await something, make a task that awaits `wait()`.
         Several callbacks are called in any order.
         """
-        callback = function(callback)
-
-        def tell(reason: str | None) -> None:
-            if reason is not None and reason != "released":
-                callback(reason)
-
-        watch(lambda port: self._lease.lost(None, port), tell)
+        when_lost(self._callbacks, self._lease, function(callback), watch)
 
 
 class _Held(Made):
@@ -112,6 +101,7 @@ class _Held(Made):
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
+        self._callbacks: set[Callback] = set()
 
     @property
     def fence(self) -> int:
@@ -189,7 +179,7 @@ class Guard(_Held, _lockmod.Exit):
     @property
     def lost(self) -> Lost:
         """The event that the lease has ended: `is_set()`, `wait()`, `call()`."""
-        return Lost(self._lease)
+        return Lost(self._callbacks, self._lease)
 
     def extend(self, ttl: SupportsFloat | None = None) -> None:
         """Extends the lease to the ttl from now: to `ttl` seconds, if it is given.
@@ -325,12 +315,12 @@ class AsyncGuard(_Held):
 
     def __init__(self, lease: Lease) -> None:
         super().__init__(lease)
-        self._block: _Block | None = None
+        self._blocks: list[_Block] = []
 
     @property
     def lost(self) -> AsyncLost:
         """The event that the lease has ended: `is_set()`, `await wait()`, `call()`."""
-        return AsyncLost(self._lease)
+        return AsyncLost(self._callbacks, self._lease)
 
     async def extend(self, ttl: SupportsFloat | None = None) -> None:
         """Extends the lease now, to `ttl` seconds if it is given; see `Guard.extend`."""
@@ -365,7 +355,7 @@ class AsyncGuard(_Held):
         """Raises `LostError` if the lease has ended, so that no block runs without the lock."""
         self.check()
         try:
-            self._block = _Block([self._lease])
+            self._blocks.append(_Block([self._lease]))
             return self
         except BaseException:
             # A signal handler has raised: what watches the lease would keep it.
@@ -388,14 +378,13 @@ class AsyncGuard(_Held):
             raise
 
     async def _end(self, error: BaseException | None) -> None:
-        block, self._block = self._block, None
         try:
             self._refuse_fork()
         except ForkedError:
             if error is None:
                 raise
             return
-        is_ours = block is not None and await block.end(error)
+        is_ours = await _end_block(self._blocks, error)
         loss = _loss(self)
         try:
             await self.release()
@@ -459,7 +448,10 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
     """
 
     _part, _source = AsyncGuard, "`await locker.aio.acquire_many(names)` returns them"
-    _block: _Block | None = None
+
+    def __init__(self, _guards: Iterable[AsyncGuard] = (), /) -> None:
+        super().__init__()
+        self._blocks: list[_Block] = []
 
     if not TYPE_CHECKING:
 
@@ -475,7 +467,7 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
             for guard in self:
                 guard.check()
             leases = [guard._lease for guard in self]  # pyright: ignore[reportPrivateUsage]
-            self._block = _Block(leases)
+            self._blocks.append(_Block(leases))
             return self
         except BaseException:
             self._abandon()
@@ -496,7 +488,6 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
             raise
 
     async def _end(self, error: BaseException | None) -> None:
-        block, self._block = self._block, None
         try:
             for guard in self[:1]:
                 guard._refuse_fork()  # pyright: ignore[reportPrivateUsage]
@@ -504,7 +495,7 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
             if error is None:
                 raise
             return
-        is_ours = block is not None and await block.end(error)
+        is_ours = await _end_block(self._blocks, error)
         leases = [guard._lease for guard in self]  # pyright: ignore[reportPrivateUsage]
         _tell(
             _first(_losses(self), await run(lambda port: _lockmod.release_all(leases, port))),
@@ -524,7 +515,7 @@ class _Block:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("use a lock inside of a task")
-        self._task: asyncio.Task[Any] = task
+        self.task: asyncio.Task[Any] = task
         self._before = _cancelling(task)
         self._has_cancelled = False
         self._stops = [self._follow(lease) for lease in leases]
@@ -536,14 +527,14 @@ class _Block:
         # The first of several is enough.
         if reason != "released" and not self._has_cancelled:
             self._has_cancelled = True
-            self._task.cancel()
+            self.task.cancel()
 
     async def end(self, error: BaseException | None) -> bool:
         """Whether the loss ended the block, and not another cancellation."""
         for stop in self._stops:
             stop()
         # A block that ends in another task than it began in was not cancelled by the loss.
-        if not self._has_cancelled or asyncio.current_task() is not self._task:
+        if not self._has_cancelled or asyncio.current_task() is not self.task:
             return False
         is_cancelled = isinstance(error, asyncio.CancelledError)
         if not is_cancelled:
@@ -552,13 +543,23 @@ class _Block:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
                 is_cancelled = error is None
-        uncancel: Callable[[], int] | None = getattr(self._task, "uncancel", None)
+        uncancel: Callable[[], int] | None = getattr(self.task, "uncancel", None)
         if uncancel is not None and uncancel() > self._before:
             # Another caller has cancelled the task too, and must see it end.
             if isinstance(error, asyncio.CancelledError):
                 return False
             raise asyncio.CancelledError
         return is_cancelled
+
+
+async def _end_block(blocks: list[_Block], error: BaseException | None) -> bool:
+    """Ends the last block of a guard, of this task if it began one. Whether the loss ended it."""
+    if not blocks:
+        return False
+    task = asyncio.current_task()
+    block = next((one for one in reversed(blocks) if one.task is task), blocks[-1])
+    blocks.remove(block)
+    return await block.end(error)
 
 
 def _cancelling(task: asyncio.Task[Any]) -> int:

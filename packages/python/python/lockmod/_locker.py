@@ -106,7 +106,7 @@ class Locker(Single):
     database; `redis+sentinel://host:port,host:port/group` for the master of a group under Sentinel,
     and `redis+cluster://host:port,host:port` for a Redis Cluster, each of which is one node. All
     users of a lock need the same list. A single text has them separated by commas, as in
-    `LOCKMOD_NODES`.
+    `LOCKMOD_NODES`; a comma within a password is `%2C` there.
 
     All lengths of time are in seconds.
 
@@ -466,12 +466,17 @@ class AsyncLocker(Made):
         return list(await run(core.settle))
 
 
+# As they were written: a test may replace them.
+_ACQUIRE, _ACQUIRE_ASYNC, _AIO = Locker.acquire, AsyncLocker.acquire, Locker.aio
+
+
 class Lock(Made, _lockmod.Blocks):
     """A lock by its name, for `with` and `async with`. It may be used again, and by many at once.
 
     A block may end in another thread or task than it began in, as in a generator that a framework
-    resumes. If several blocks did so at the same time, use `with locker.acquire(...)`, whose guard
-    knows which is which.
+    resumes. A `with` statement ends its own block, in whatever order several end. Blocks without
+    one, as those of an `ExitStack`, end the last of their thread or task first: for another order,
+    use `enter_context(locker.acquire(...))`, whose guard knows which is which.
 
     A signal handler that raises, as that of Ctrl-C does, leaves no lock behind: not while the block
     begins, nor while it ends. CPython can still run a handler directly before it calls `__exit__`
@@ -507,14 +512,14 @@ class Lock(Made, _lockmod.Blocks):
     def _acquire(self) -> Guard:
         """For a `with` block, whose beginning and end are native."""
         acquire = self._locker.acquire
-        if getattr(acquire, "__func__", None) is not Locker.acquire:
+        if getattr(acquire, "__func__", None) is not _ACQUIRE:
             return acquire(self._given, **self._options.given())
         # What is not overridden would only check all options again.
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
         return Guard(core.acquire(self._name, *self._options))
 
     async def _acquire_async(self) -> AsyncGuard:
-        if type(self._locker).aio is not Locker.aio:
+        if type(self._locker).aio is not _AIO or AsyncLocker.acquire is not _ACQUIRE_ASYNC:
             return await self._locker.aio.acquire(self._given, **self._options.given())
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
         return AsyncGuard(await run(lambda port: core.acquire(self._name, *self._options, port)))

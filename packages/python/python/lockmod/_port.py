@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
+import selectors
 import sys
 import threading
 import traceback
@@ -106,6 +106,13 @@ class LoopPort:
         self._port.deliver(self._waiting, self._watching)
 
 
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return get_running_loop()
+    except RuntimeError as none:
+        raise RuntimeError(f"{none}: coroutines of lockmod need asyncio, or uvloop") from None
+
+
 def run(
     start: Callable[[_lockmod.Port], Call[T]], *, is_long: bool = False
 ) -> Coroutine[Any, Any, T]:
@@ -113,7 +120,7 @@ def run(
 
     `is_long` is for a call that asks no node, but waits for something to happen.
     """
-    loop = get_running_loop()
+    loop = _running_loop()
     return _port(loop)._run(start, loop, is_long)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -121,7 +128,7 @@ def watch(
     start: Callable[[_lockmod.Port], Call[T]], tell: Callable[[T], None]
 ) -> Callable[[], None]:
     """Calls `tell` with the result, in the running loop. Returns a function that stops this."""
-    loop = get_running_loop()
+    loop = _running_loop()
     return _port(loop)._watch(start, tell, loop)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -152,13 +159,17 @@ def _port(loop: asyncio.AbstractEventLoop) -> LoopPort:
     return port
 
 
-class Callbacks:
+class _Thread:
     """A thread that calls functions when leases are lost, for programs without an event loop."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
         self._port = _lockmod.Port()
-        self._guarding = threading.Lock()
+        # Made here, so that a caller learns it if no descriptor is left. (`select` would take only
+        # those below 1024.)
+        self._bell = selectors.DefaultSelector()
+        self._bell.register(self._port.fileno(), selectors.EVENT_READ)
+        self._guarding = threading.RLock()
         self._watching: dict[int, Callable[[Any], None]] = {}
         threading.Thread(target=self._run, name="lockmod-callbacks", daemon=True).start()
 
@@ -174,7 +185,7 @@ class Callbacks:
 
     def _run(self) -> None:
         while True:
-            select.select([self._port.fileno()], [], [])
+            self._bell.select()
             for number, value in self._port.take():
                 with self._guarding:
                     tell = self._watching.pop(number, None)
@@ -195,23 +206,26 @@ def _report() -> None:
         traceback.print_exc()
 
 
-_callbacks: Callbacks | None = None
-_starting = threading.Lock()
+_thread: _Thread | None = None
+_starting = threading.RLock()
 
 
-def callbacks() -> Callbacks:
-    """The thread of this process."""
-    global _callbacks
+def watch_from_thread(
+    start: Callable[[_lockmod.Port], Call[T]], tell: Callable[[T], None]
+) -> None:
+    """Calls `tell` with the result, in a thread of this process."""
+    global _thread
     with _starting:
-        if _callbacks is None or _callbacks.process != os.getpid():
-            _callbacks = Callbacks()
-        return _callbacks
+        if _thread is None or _thread.process != os.getpid():
+            _thread = _Thread()
+        thread = _thread
+    thread.watch(start, tell)
 
 
 def _forked() -> None:
     """Runs in a forked child: a thread that does not exist there may hold the lock."""
     global _starting
-    _starting = threading.Lock()
+    _starting = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forked)

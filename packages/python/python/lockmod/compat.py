@@ -49,6 +49,7 @@ from inspect import iscoroutinefunction
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Literal
 from typing import NoReturn, SupportsFloat, TypeVar, cast
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ._clients import Files, exceptions, server
 from ._errors import ForkedError, HeldError, LockError as Failure, LostError, NoQuorumError
@@ -88,8 +89,11 @@ _REFUSALS = ("module_missing", "no_permission", "refused", "wrong_type")
 _NAMES = re.compile(r"(?<![-.\w])(say so with max_ttl|(?:the )?ttl|timeout)\b")
 
 _NO_FILES: Files = (None, None, None)
-_lockers: dict[tuple[tuple[str, ...], float, Files], Locker] = {}
-_making = threading.Lock()
+# Each lives for as long as a client or a lock that has it; one that was made of texts, for ever.
+_lockers: WeakValueDictionary[tuple[tuple[str, ...], float, Files], Locker]
+_lockers = WeakValueDictionary()
+_having: WeakKeyDictionary[object, set[Locker]] = WeakKeyDictionary()
+_making = threading.RLock()
 _Held = TypeVar("_Held", Guard, AsyncGuard)
 _T = TypeVar("_T")
 
@@ -125,18 +129,23 @@ def _locker(redis: object, timeout: float) -> Locker:
     # A timeout that is too long is refused with the range that the shortest of these leaves.
     fitting = (one for one in _PATIENCE if 4 * one <= timeout <= _LONGEST)
     patience = next(fitting, _PATIENCE[-1])
-    return _shared(tuple(server.url for server in servers), patience, next(iter(files), _NO_FILES))
+    locker = _shared(tuple(one.url for one in servers), patience, next(iter(files), _NO_FILES))
+    with _making:
+        for client in clients:
+            owner: object = Locker if isinstance(client, str) else client
+            _having.setdefault(owner, set()).add(locker)
+    return locker
 
 
 def _shared(urls: tuple[str, ...], patience: float, files: Files) -> Locker:
     """The locker with these settings, which many locks share."""
     cacert, cert, key = files
     with _making:
-        if (urls, patience, files) not in _lockers:
-            _lockers[urls, patience, files] = Locker(
-                urls, ttl=30, timeout=patience, cacert=cacert, cert=cert, key=key
-            )
-        return _lockers[urls, patience, files]
+        locker = _lockers.get((urls, patience, files))
+        if locker is None:
+            locker = Locker(urls, ttl=30, timeout=patience, cacert=cacert, cert=cert, key=key)
+            _lockers[urls, patience, files] = locker
+        return locker
 
 
 def _spelled(text: str, length: str) -> str:
@@ -160,7 +169,7 @@ def _refusal(said: str) -> RedisError:
 def _forked() -> None:
     """Runs in a forked child: a thread that does not exist there may hold the mutex."""
     global _making
-    _making = threading.Lock()
+    _making = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forked)
