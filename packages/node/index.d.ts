@@ -127,7 +127,10 @@ export interface LockerOptions {
    * ms, unless given.
    */
   timeout?: number | undefined
-  /** How long before its end a lease counts as lost: a tenth of the ttl, at most 1 s by default. */
+  /**
+   * How long before its end a lease counts as lost: a tenth of the ttl, at most 1 s by default. At
+   * most about a third of the ttl, so that as long is left for a renewal.
+   */
   lostMargin?: number | undefined
   /** The nodes' `lockmod.max-ttl`, if it is not the default of a day. */
   maxTtl?: number | undefined

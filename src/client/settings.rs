@@ -62,6 +62,8 @@ pub struct LockerBuilder {
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct OptionRanges {
+    /// The ttl.
+    pub ttl: Duration,
     /// The shortest ttl.
     pub ttl_min: Duration,
     /// The longest ttl.
@@ -84,6 +86,7 @@ impl LockerBuilder {
             Terms { drift: Millis::new(ttl.get() / 2), ..Terms::new(ttl) }
         });
         OptionRanges {
+            ttl: asked.ttl,
             ttl_min: rules.ttl_min(),
             ttl_max: rules.max_ttl,
             timeout_max: asked.ttl / TIMEOUTS_PER_TTL,

@@ -252,8 +252,7 @@ impl Host {
         let built = builder.build().map_err(|error| Failure::from(error).spelled(unit))?;
         let nodes = built.nodes().iter().map(|node| node.to_string()).collect();
         let locker = Ours::new(background, built);
-        // The drift must be below half of the ttl, which the client may have chosen.
-        let (ttl, usual_ttl) = (Span::ttl(ranges), ranges.drift_end * 2);
+        let (ttl, usual_ttl) = (Span::ttl(ranges), ranges.ttl);
         let inside = Arc::new(Inside { locker, unit, has_tls, ttl, usual_ttl });
         background.hosts.note(&inside);
         let (process, is_closed) = (background.process, AtomicBool::new(false));

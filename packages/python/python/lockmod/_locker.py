@@ -122,7 +122,7 @@ class Locker(Single):
     - `timeout`: how long to wait for each node's answer: a twentieth of the ttl, at least 50 ms
       and at most 500 ms, unless given.
     - `lost_margin`: how long before its end a lease counts as lost: a tenth of the ttl, at most
-      1 s, unless given.
+      1 s, unless given. At most about a third of the ttl, so that as long is left for a renewal.
     - `max_ttl`: the nodes' `lockmod.max-ttl`, if it is not the default of a day.
     - `drift`: how much the validity is shortened for clocks that run at different rates, in
       seconds: a hundredth of the ttl and 2 ms, unless given.
