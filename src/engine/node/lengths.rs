@@ -20,11 +20,13 @@ struct Word {
 }
 
 impl Word {
-    /// Whether the other is of the same master, and no lease is longer or stands longer by it.
+    /// Whether the other is of the same master, and no lease is longer or stands longer by it. Of
+    /// two that say the same, one does not count for this.
     fn covers(&self, other: &Word) -> bool {
         let [mine, its] = [self, other].map(|known| (known.said.longest, known.until));
-        let is_of_it = self.said.master == other.said.master;
-        is_of_it && mine != its && mine.0 >= its.0 && mine.1 >= its.1
+        let is_as_long = mine.0 >= its.0 && mine.1 >= its.1;
+        let is_other = mine != its || self.said.reign > other.said.reign;
+        self.said.master == other.said.master && is_as_long && is_other
     }
 }
 
@@ -62,8 +64,13 @@ impl Lengths {
         let is_less = |known: &Word| is_of_it(known) && known.said.longest < new.said.longest;
         self.has_risen |= self.known.iter().any(is_less);
         self.known.retain(|known| !is_of_it(known) && now <= known.until);
-        let before = self.clone();
-        self.known.retain(|known| !before.covers(known));
+        let is_of_master = |known: &Word| known.said.master == new.said.master;
+        if self.known.iter().any(is_of_master) {
+            // Not those of another master: the word of its present reign would go, and come back
+            // with its next question.
+            let before = self.clone();
+            self.known.retain(|known| !is_of_master(known) || !before.covers(known));
+        }
         self.known.push(new);
     }
 
@@ -214,6 +221,26 @@ mod tests {
         let oldest = Remembered { said: says(1, 1, 60_000), left: length(50_000) };
         lengths.learn(&[vec![oldest], told].concat(), at(10_000));
         assert_eq!(lengths.known.len(), 3);
+        // Regression: after a start all its reigns count for as long.
+        for start in 100..110 {
+            let Some(Change::Lengths(saved)) = lengths.news(at(10_000)) else { panic!("news") };
+            lengths = Lengths::restored(saved, at(10_000));
+            lengths.hear(says(start, start, 60_000), at(10_000));
+            assert!(lengths.known.len() <= 4, "{start}: {:?}", lengths.known);
+        }
+        // Regression: what another master said drove out the word of the present reign, which its
+        // next question brought back, and the file was written each time.
+        let mut lowered = lengths.clone();
+        lowered.hear(says(200, 200, 500), at(10_000));
+        assert!(lowered.news(at(10_000)).is_some());
+        for number in 201..300 {
+            lowered.hear(says(200, number, 500), at(10_000));
+            let other = Said { master: b"bb".to_vec(), ..says(1, number, 500) };
+            lowered.hear(other, at(10_000));
+            assert_eq!(lowered.news(at(10_000)).is_some(), number == 201, "{number}");
+        }
+        lengths = Lengths::default();
+        (1..100).for_each(|reign| lengths.hear(says(reign, reign, 60_000), at(reign * 100)));
         lengths.hear(says(100, 100, 500), at(10_000));
         let last = 9_900 + whole_wait(length(60_000)).get();
         assert_eq!(lengths.longest(at(last)), length(60_000), "the last that was as long counts");
