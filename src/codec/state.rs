@@ -119,6 +119,7 @@ struct SaidV7 {
     reign: u64,
     number: u64,
     longest_ms: u64,
+    until_boot_ms: Option<u64>,
 }
 
 #[derive(Encode, Decode)]
@@ -201,18 +202,19 @@ impl StateV6 {
     /// Version 6 did not record which master had said that.
     fn upgrade(self) -> StateV7 {
         let StateV6 { state, confirmed_longest_ms: longest_ms } = self;
-        let lengths = vec![SaidV7 { master: Vec::new(), reign: 0, number: 0, longest_ms }];
+        let (reign, number, until_boot_ms) = (0, 0, None);
+        let said = SaidV7 { master: Vec::new(), reign, number, longest_ms, until_boot_ms };
+        let lengths = vec![said];
         StateV7 { lengths, ..state.upgrade() }
     }
 }
 
 impl StateV7 {
     fn of(state: StateV5, memory: &ClusterMemory) -> StateV7 {
-        let said = |Said { master, reign, number, longest }: &Said| SaidV7 {
-            master: master.clone(),
-            reign: *reign,
-            number: *number,
-            longest_ms: longest.get(),
+        let said = |(said, until): &(Said, Option<Instant>)| {
+            let Said { master, reign, number, longest } = said.clone();
+            let until_boot_ms = until.map(Instant::as_millis);
+            SaidV7 { master, reign, number, longest_ms: longest.get(), until_boot_ms }
         };
         let lengths = memory.lengths.iter().map(said).collect();
         let reign = memory.reign.map(|Reign { number, until }| (number, until.as_millis()));
@@ -221,11 +223,9 @@ impl StateV7 {
 
     fn memory(self) -> (StateV3, bool, ClusterMemory) {
         let StateV7 { state: StateV5 { state, doubts }, lengths, reign } = self;
-        let said = |SaidV7 { master, reign, number, longest_ms }| Said {
-            master,
-            reign,
-            number,
-            longest: Millis::new(longest_ms),
+        let said = |SaidV7 { master, reign, number, longest_ms, until_boot_ms }| {
+            let said = Said { master, reign, number, longest: Millis::new(longest_ms) };
+            (said, until_boot_ms.map(Instant::from_millis))
         };
         let (state, electorates) = state.electorates();
         let reign = reign.map(|(number, until_boot_ms)| Reign {
@@ -426,8 +426,10 @@ mod tests {
         }
     }
 
-    fn said(master: &[u8], reign: u64, longest: u64) -> Said {
-        Said { master: master.to_vec(), reign, number: 2 * reign, longest: Millis::new(longest) }
+    fn said(master: &[u8], reign: u64, longest: u64) -> (Said, Option<Instant>) {
+        let (master, number) = (master.to_vec(), 2 * reign);
+        let said = Said { master, reign, number, longest: Millis::new(longest) };
+        (said, (reign > 0).then(|| Instant::from_millis(reign)))
     }
 
     /// It had the longest length of all masters.

@@ -101,7 +101,7 @@ struct Voter {
     /// Which masters have lost the slot since they were last told.
     lost: [bool; MASTERS],
     lengths: Lengths,
-    saved: Vec<Said>,
+    saved: Vec<(Said, Option<Instant>)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -179,7 +179,7 @@ impl Voter {
 
     fn record(&mut self) {
         if let Some(Change::Lengths(said)) = self.lengths.news(NOW) {
-            self.saved = said;
+            self.saved = said.into_iter().map(|said| (said, None)).collect();
         }
     }
 }
@@ -334,7 +334,10 @@ impl World {
         if self.has(Defect::Forgets) {
             voter.saved = Vec::new();
         }
-        voter.lengths = Lengths::restored(voter.saved.clone(), NOW);
+        // After a clean stop the file has up to when leases may stand.
+        if !is_clean {
+            voter.lengths = Lengths::restored(voter.saved.clone(), NOW);
+        }
         voter.lost = [true; MASTERS];
         if let Some(master) = state.masters.get_mut(at) {
             if !is_clean {

@@ -55,6 +55,8 @@ pub enum Change {
         stopped: Stopped,
         /// As in [`ClusterMemory::reign`].
         reign: Option<Reign>,
+        /// As in [`ClusterMemory::lengths`].
+        lengths: Vec<(Said, Option<Instant>)>,
     },
 }
 
@@ -81,7 +83,10 @@ impl Change {
     pub fn apply(self, saved: &mut Saved, memory: &mut ClusterMemory) {
         saved.is_always_durable &= !self.relies_less();
         match self {
-            Change::Begun => memory.reign = None,
+            Change::Begun => {
+                memory.reign = None;
+                memory.lengths.iter_mut().for_each(|(_, until)| *until = None);
+            }
             Change::Promoted { used, until, doubts } => {
                 saved.ceilings = saved.ceilings.max(used.plus_block());
                 saved.was_replica = false;
@@ -99,7 +104,9 @@ impl Change {
             }
             Change::Demoted => saved.was_replica = true,
             Change::Longest(longest) => saved.longest = longest,
-            Change::Lengths(said) => memory.lengths = said,
+            Change::Lengths(said) => {
+                memory.lengths = said.into_iter().map(|said| (said, None)).collect();
+            }
             Change::Doubts(doubts) => saved.doubts = doubts,
             Change::Electorates(known) => memory.electorates = known,
             Change::NotAlwaysDurable => {}
@@ -107,8 +114,8 @@ impl Change {
                 saved.was_stepped = true;
                 saved.dating = clocks;
             }
-            Change::Stopped { used, stopped, reign } => {
-                memory.reign = reign;
+            Change::Stopped { used, stopped, reign, lengths } => {
+                (memory.reign, memory.lengths) = (reign, lengths);
                 saved.ceilings = used;
                 saved.stop = Some(stopped);
             }

@@ -9,8 +9,10 @@ use crate::engine::Instant;
 pub struct ClusterMemory {
     /// The electorates that it knows.
     pub electorates: Electorates,
-    /// What masters have said of their leases, this one included.
-    pub lengths: Vec<Said>,
+    /// What masters have said of their leases, this one included; and after a clean stop, up to
+    /// when such a lease may stand. While the server runs, that is not written each time a master
+    /// says the same again.
+    pub lengths: Vec<(Said, Option<Instant>)>,
     /// The reign that ended with a clean stop; `None` while the server runs.
     pub reign: Option<Reign>,
 }

@@ -20,6 +20,12 @@ struct Word {
 }
 
 impl Word {
+    /// What a master says now.
+    fn new(said: Said, now: Instant) -> Word {
+        let longest = said.longest.min(TTL_MAX);
+        Word { said: Said { longest, ..said }, until: now.after(whole_wait(longest)) }
+    }
+
     /// Whether the other is of the same master, and no lease is longer or stands longer by it. Of
     /// two that say the same, one does not count for this.
     fn covers(&self, other: &Word) -> bool {
@@ -41,19 +47,33 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// What a node remembers after a start, if its state file has this. Each length counts anew.
-    pub fn restored(saved: Vec<Said>, now: Instant) -> Lengths {
-        let mut lengths = Lengths { saved: saved.clone(), ..Lengths::default() };
-        saved.into_iter().for_each(|said| lengths.hear(said, now));
+    /// What a node remembers after a start, if its state file has this. A length counts anew for
+    /// the whole of it, unless it is known up to when such a lease may stand.
+    pub fn restored(saved: Vec<(Said, Option<Instant>)>, now: Instant) -> Lengths {
+        let mut lengths = Lengths::default();
+        for (said, until) in saved {
+            lengths.saved.push(said.clone());
+            let mut word = Word::new(said, now);
+            word.until = until.map_or(word.until, |until| word.until.min(until));
+            lengths.take(word, now);
+        }
         lengths
+    }
+
+    /// Forgets up to when leases may stand: it was said in another boot, by another clock.
+    pub(super) fn count_anew(&mut self, now: Instant) {
+        self.known.iter_mut().for_each(|known| *known = Word::new(known.said.clone(), now));
+    }
+
+    /// What the state file must have after a clean stop.
+    pub(super) fn at_stop(&self) -> Vec<(Said, Option<Instant>)> {
+        self.known.iter().map(|known| (known.said.clone(), Some(known.until))).collect()
     }
 
     /// Notes what a master says with a question. It knows all leases of its reign, so what it said
     /// before counts no longer. No length is more than [`TTL_MAX`].
     pub fn hear(&mut self, said: Said, now: Instant) {
-        let longest = said.longest.min(TTL_MAX);
-        let until = now.after(whole_wait(longest));
-        self.take(Word { said: Said { longest, ..said }, until }, now);
+        self.take(Word::new(said, now), now);
     }
 
     fn take(&mut self, new: Word, now: Instant) {
@@ -88,14 +108,16 @@ impl Lengths {
         stands.map(tell).collect()
     }
 
-    /// Takes what another one remembers. What this one knows of the same question counts.
+    /// Takes what another one remembers. What this one knows of the same question counts, and of a
+    /// reign only the master itself says less: this one may have dropped a word for that.
     pub(super) fn learn(&mut self, told: &[Remembered], now: Instant) {
         for Remembered { said, left } in told {
-            let is_known =
-                |known: &Word| known.said.is_of_reign_of(said) && said.number <= known.said.number;
-            let longest = said.longest.min(TTL_MAX);
-            let until = now.after(with_drift((*left).min(whole_wait(longest))));
-            let new = Word { said: Said { longest, ..said.clone() }, until };
+            let mut new = Word::new(said.clone(), now);
+            new.until = new.until.min(now.after(with_drift(*left)));
+            let is_known = |known: &Word| {
+                let is_less = new.said.longest < known.said.longest;
+                known.said.is_of_reign_of(said) && (is_less || said.number <= known.said.number)
+            };
             if !self.known.iter().any(is_known) && !self.covers(&new) {
                 self.take(new, now);
             }
@@ -200,6 +222,9 @@ mod tests {
         assert_eq!(other.longest(at(until + 1)), Millis::ZERO);
         one.learn(&other.tell(true, at(5_000)), at(5_000));
         assert_eq!(one.longest(at(over + 1)), Millis::ZERO, "it knows better");
+        let lower = Remembered { said: says(1, 6, 700), left: length(5_700) };
+        one.learn(&[lower], at(5_000));
+        assert_eq!(one.longest(at(5_000)), length(9_000), "the master itself has not said so");
         other.hear(says(1, 6, 700), at(6_000));
         other.learn(&told, at(6_000));
         assert_eq!(other.longest(at(6_000)), length(700), "the master has said less since");
@@ -224,7 +249,8 @@ mod tests {
         // Regression: after a start all its reigns count for as long.
         for start in 100..110 {
             let Some(Change::Lengths(saved)) = lengths.news(at(10_000)) else { panic!("news") };
-            lengths = Lengths::restored(saved, at(10_000));
+            lengths =
+                Lengths::restored(saved.into_iter().map(|said| (said, None)).collect(), at(10_000));
             lengths.hear(says(start, start, 60_000), at(10_000));
             assert!(lengths.known.len() <= 4, "{start}: {:?}", lengths.known);
         }
@@ -247,6 +273,24 @@ mod tests {
         assert_eq!(lengths.longest(at(last + 1)), Millis::ZERO);
     }
 
+    /// Regression: each start made the word of a reign that had ended count anew.
+    #[test]
+    fn who_stops_cleanly_remembers_up_to_when_leases_stand() {
+        let mut lengths = Lengths::default();
+        lengths.hear(says(1, 1, 9_000), at(100));
+        let until = 100 + whole_wait(length(9_000)).get();
+        let stopped = lengths.at_stop();
+        assert_eq!(stopped, [(says(1, 1, 9_000), Some(at(until)))]);
+        let mut started = Lengths::restored(stopped.clone(), at(5_000));
+        assert_eq!(started.longest(at(until)), length(9_000));
+        assert_eq!(started.longest(at(until + 1)), Millis::ZERO);
+        started.count_anew(at(5_000));
+        assert_eq!(started.longest(at(until + 4_900)), length(9_000), "it was another boot");
+        let later = vec![(says(1, 1, 9_000), Some(at(1 << 40)))];
+        let late = Lengths::restored(later, at(5_000));
+        assert_eq!(late.longest(at(until + 4_901)), Millis::ZERO, "no lease is longer");
+    }
+
     #[test]
     fn a_start_remembers_each_master_and_the_file_is_not_written_for_little() {
         let mut lengths = Lengths::default();
@@ -264,7 +308,7 @@ mod tests {
         // Regression: others had heard the lower one only, and told it after a start.
         assert_eq!(hear(&mut lengths, 6, 3_000), None, "little less");
         assert_eq!(hear(&mut lengths, 7, 4_501), kept(7, 4_501));
-        let mut started = Lengths::restored(vec![says(1, 7, 4_501)], at(100));
+        let mut started = Lengths::restored(vec![(says(1, 7, 4_501), None)], at(100));
         assert_eq!((started.longest(at(9_000)), started.news(at(9_000))), (length(4_501), None));
         let mut later = started.clone();
         assert_eq!(later.news(at(10_000)), Some(Change::Lengths(Vec::new())));

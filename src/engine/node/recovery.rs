@@ -4,7 +4,7 @@
 //! node waits out leases that it may have forgotten. If not even the promise is known, it waits for
 //! the longest lease that its settings allow, and fences go on far above all known ones.
 
-use super::{Ceilings, Change, FENCE_BLOCK, Inventory, Lock, Promises, Reign};
+use super::{Ceilings, FENCE_BLOCK, Inventory, Lock, Promises};
 use crate::engine::fence::LOSS_MARGIN;
 use crate::engine::{
     Clocks, Fence, Instant, Millis, QuarantineReason, TTL_MAX, UNNOTICED, UnixTime,
@@ -263,8 +263,8 @@ fn first_ceilings(used: Ceilings, recovery: Recovery, now: Instant) -> Ceilings 
     }
 }
 
-/// What a node writes to its state file when it stops cleanly at `now`; `longest` is the latest end
-/// of the leases that stand in its data set.
+/// What a node writes to its state file when it stops cleanly at `now`: the ceilings that it used,
+/// and how it stopped. `longest` is the latest end of the leases that stand in its data set.
 ///
 /// A quarantine in force outlasts the stop: it waits for leases that are *not* in the data set,
 /// however completely that was saved.
@@ -272,13 +272,13 @@ pub(super) fn stop(
     node: &Promises,
     now: Instant,
     longest: Instant,
-    (stopped, reign): (Stopped, Option<Reign>),
-) -> Change {
+    stopped: Stopped,
+) -> (Ceilings, Stopped) {
     let waited_for = node.waited_for(now);
     let used =
         Ceilings { fence: node.highest(), lease: longest.max(waited_for.unwrap_or_default()) };
     let is_saved = stopped.is_saved && waited_for.is_none();
-    Change::Stopped { used, stopped: Stopped { is_saved, ..stopped }, reign }
+    (used, Stopped { is_saved, ..stopped })
 }
 
 fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
@@ -344,12 +344,17 @@ impl Found {
         }
     }
 
+    /// Whether the node has stopped cleanly in this boot.
+    pub(super) fn has_stopped_in(&self, boot: u64) -> bool {
+        matches!(self, Found::Present(saved) if saved.stop.is_some() && saved.is_of_boot(boot))
+    }
+
     /// Whether a master of a Cluster that starts with this, and need not wait, knows all leases of
     /// its last reign. Numbers of questions are compared within a boot only.
     pub(super) fn goes_on(&self, loaded: Loaded) -> bool {
         let Found::Present(saved) = self else { return false };
-        let stopped_as_master = saved.stop.is_some() && !saved.was_replica && !saved.doubts;
-        stopped_as_master && !loaded.is_replica && saved.is_of_boot(loaded.boot)
+        let stopped_as_master = !saved.was_replica && !saved.doubts;
+        stopped_as_master && !loaded.is_replica && self.has_stopped_in(loaded.boot)
     }
 
     /// The clocks by which to read this node's dates in boot `boot`; `None` if only the present
@@ -385,7 +390,7 @@ impl Saved {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{ClusterMemory, Lease, Mode, Token};
+    use crate::engine::{Change, ClusterMemory, Lease, Mode, Token};
 
     const BOOT: u64 = 7;
     const HOUR: u64 = 3_600_000;
@@ -399,6 +404,11 @@ mod tests {
     }
 
     /// A file written 10 s after the boot, which promises that no lease ends after 40 s.
+    fn apply((used, stopped): (Ceilings, Stopped), saved: &mut Saved) {
+        let stopped = Change::Stopped { used, stopped, reign: None, lengths: Vec::new() };
+        stopped.apply(saved, &mut ClusterMemory::default());
+    }
+
     fn saved() -> Saved {
         Saved {
             port: 6379,
@@ -557,7 +567,7 @@ mod tests {
         let (now, none) = (Instant::from_millis(12_500), Instant::default());
         let stopped = Stopped { is_saved: true, inventory: inventory(3) };
         let mut left = saved();
-        stop(&node, now, none, (stopped, None)).apply(&mut left, &mut ClusterMemory::default());
+        apply(stop(&node, now, none, stopped), &mut left);
         left.at = clocks(12_500, HOUR + 2_500);
         let again = Loaded { clocks: clocks(13_000, HOUR + 3_000), ..loaded() };
         let until = Instant::from_millis(40_000);
@@ -567,7 +577,7 @@ mod tests {
         // A stop after the quarantine leaves nothing to wait for.
         let late = Instant::from_millis(40_001);
         let mut after = saved();
-        stop(&node, late, none, (stopped, None)).apply(&mut after, &mut ClusterMemory::default());
+        apply(stop(&node, late, none, stopped), &mut after);
         assert_eq!((after.ceilings.lease, after.stop), (none, Some(stopped)));
     }
 

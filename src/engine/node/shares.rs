@@ -69,7 +69,7 @@ pub struct Footing {
 }
 
 /// What a master has said of its leases, with one question.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Said {
     /// The master; empty if its name is not known.
     pub master: MasterName,

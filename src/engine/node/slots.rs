@@ -117,7 +117,7 @@ impl Slots {
         self.witness.look(shares);
         self.compare(now);
         let rests = self.table.own().first().is_some() && !self.company.decides();
-        let waits = self.table.has_moves() || rests;
+        let waits = rests || self.table.has_come();
         self.waited_for = if waits { self.longest(now) } else { Millis::ZERO };
     }
 
@@ -1075,12 +1075,15 @@ mod tests {
         node.see(&shares(&[]), at(100));
         hear(&mut node, 2, 8_000);
         assert_eq!(node.longest(LONGEST, at(200)), length(8_000), "it waits for nobody");
-        node.see(&coming(12), at(300));
+        node.see(&coming(12), at(250));
+        hear(&mut node, 3, 7_000);
+        assert_eq!(node.longest(LONGEST, at(300)), length(7_000), "it is only on its way");
+        node.see(&shares(&[12]), at(300));
         hear(&mut node, 4, 2_000);
-        node.see(&coming(12), at(400));
-        assert_eq!(node.longest(LONGEST, at(400)), length(8_000));
+        node.see(&shares(&[12]), at(400));
+        assert_eq!(node.longest(LONGEST, at(400)), length(7_000));
         node.see(&shares(&[]), at(500));
-        assert_eq!(node.longest(LONGEST, at(500)), length(2_000), "it does not come any more");
+        assert_eq!(node.longest(LONGEST, at(500)), length(2_000), "it is another's again");
     }
 
     /// Otherwise a survey would forget leases that nobody else may know.

@@ -131,8 +131,13 @@ impl Node {
             let waits = [former, recovery.quarantine].into_iter().flatten();
             recovery.quarantine = waits.max_by_key(|(until, _)| *until);
         }
-        if !found.goes_on(loaded) || recovery.quarantine.is_some() {
-            self.slots.iter_mut().for_each(|slots| slots.reigns(None));
+        if let Some(slots) = &mut self.slots {
+            if !found.goes_on(loaded) || recovery.quarantine.is_some() {
+                slots.reigns(None);
+            }
+            if !found.has_stopped_in(loaded.boot) {
+                slots.lengths.count_anew(loaded.clocks.now);
+            }
         }
         recovery.nothing_counts |= self.have_names_changed;
         recovery.nothing_is_carried |= self.have_names_changed;
@@ -283,14 +288,18 @@ impl Node {
     /// is on disk.
     pub fn stop(&self, now: Instant, census: Census, is_saved: bool) -> Change {
         let stopped = Stopped { is_saved, inventory: census.inventory };
-        stop(&self.promises, now, census.longest, (stopped, self.reign()))
+        let (used, stopped) = stop(&self.promises, now, census.longest, stopped);
+        let lengths = self.slots.as_ref().map(|slots| slots.lengths.at_stop()).unwrap_or_default();
+        Change::Stopped { used, stopped, reign: self.reign(), lengths }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Came, ClusterMemory, Inventory, Lease, Mode, Reign, Shares, Stop, Token};
+    use crate::engine::{
+        Came, ClusterMemory, Inventory, Lease, Mode, Reign, Said, Shares, Stop, Token,
+    };
 
     const CLOCKS: Clocks =
         Clocks { now: Instant::from_millis(1_000), wall: UnixTime::from_millis(50_000) };
@@ -435,6 +444,11 @@ mod tests {
                         panic!("it stops");
                     };
                     assert_eq!(next, Some(reign), "after another clean stop too");
+                    let mut memory = ClusterMemory { reign: next, ..ClusterMemory::default() };
+                    memory.lengths = vec![(Said::default(), Some(CLOCKS.now))];
+                    Change::Begun.apply(&mut Saved { ..saved }, &mut memory);
+                    let is_kept = memory.reign.is_some() || memory.lengths[0].1.is_some();
+                    assert!(!is_kept, "what a clean stop wrote does not hold after a crash");
                 }
             }
             node.reign().is_some()
