@@ -83,10 +83,7 @@ impl Change {
     pub fn apply(self, saved: &mut Saved, memory: &mut ClusterMemory) {
         saved.is_always_durable &= !self.relies_less();
         match self {
-            Change::Begun => {
-                memory.reign = None;
-                memory.lengths.iter_mut().for_each(|(_, until)| *until = None);
-            }
+            Change::Begun => memory.runs(),
             Change::Promoted { used, until, doubts } => {
                 saved.ceilings = saved.ceilings.max(used.plus_block());
                 saved.was_replica = false;

@@ -17,6 +17,14 @@ pub struct ClusterMemory {
     pub reign: Option<Reign>,
 }
 
+impl ClusterMemory {
+    /// Forgets what holds after a clean stop only.
+    pub(super) fn runs(&mut self) {
+        self.reign = None;
+        self.lengths.iter_mut().for_each(|(_, until)| *until = None);
+    }
+}
+
 /// The run of a master from its start or promotion to the next. It goes on after a clean stop, if
 /// the next start finds all locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeSet;
 
-use super::cluster_memory::{ClusterMemory, Reign};
+use super::cluster_memory::ClusterMemory;
 use super::company::{Company, Readiness};
 use super::confirmations::Confirmations;
 use super::electorate::Electorates;
@@ -143,10 +143,15 @@ impl Slots {
         self.company.readiness((now, self.confirmations.first_at()), longest)
     }
 
-    /// Notes that this reign goes on; `None`: another begins.
-    pub(super) fn reigns(&mut self, on: Option<Reign>) {
-        self.reign = on.map(|reign| reign.number);
-        self.gone_until = on.map_or(Instant::default(), |reign| reign.until);
+    /// Notes how much of what the file had holds: whether the reign goes on, and whether instants
+    /// are of the present clock.
+    pub(super) fn starts(&mut self, (goes_on, is_same_clock): (bool, bool), now: Instant) {
+        if !goes_on {
+            (self.reign, self.gone_until) = (None, Instant::default());
+        }
+        if !is_same_clock {
+            self.lengths.count_anew(now);
+        }
     }
 
     /// Compares what most masters confirm with what they did before.
@@ -250,7 +255,8 @@ impl Node {
         let ClusterMemory { electorates, lengths, reign } = memory;
         let mut slots = Slots::new(boot, false, electorates);
         slots.lengths = Lengths::restored(lengths, now);
-        slots.reigns(reign);
+        slots.reign = reign.map(|reign| reign.number);
+        slots.gone_until = reign.map_or(Instant::default(), |reign| reign.until);
         self.slots = Some(Box::new(slots));
     }
 

@@ -131,14 +131,11 @@ impl Node {
             let waits = [former, recovery.quarantine].into_iter().flatten();
             recovery.quarantine = waits.max_by_key(|(until, _)| *until);
         }
-        if let Some(slots) = &mut self.slots {
-            if !found.goes_on(loaded) || recovery.quarantine.is_some() {
-                slots.reigns(None);
-            }
-            if !found.has_stopped_in(loaded.boot) {
-                slots.lengths.count_anew(loaded.clocks.now);
-            }
-        }
+        let goes_on = found.goes_on(loaded) && recovery.quarantine.is_none();
+        let is_same_clock = found.has_stopped_in(loaded.boot);
+        self.slots.iter_mut().for_each(|slots| {
+            slots.starts((goes_on, is_same_clock), loaded.clocks.now);
+        });
         recovery.nothing_counts |= self.have_names_changed;
         recovery.nothing_is_carried |= self.have_names_changed;
         let warning = self.warning(recovery, loaded.clocks.now, caution.quarantine);
