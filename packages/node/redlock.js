@@ -483,7 +483,8 @@ function merge(settings, changes) {
   if (typeof (changes ?? {}) !== 'object') {
     throw new OptionError(`the settings are ${typed(changes)}: give an object`)
   }
-  const given = Object.entries(flat(changes ?? {})).filter(([, value]) => value !== undefined)
+  const all = Object.entries(flat(changes ?? {}, LEAST))
+  const given = all.filter(([, value]) => value !== undefined)
   for (const [name, value] of given) {
     if (!Object.hasOwn(LEAST, name)) {
       const names = Object.keys(LEAST).join(', ')

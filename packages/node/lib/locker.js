@@ -78,7 +78,7 @@ class Locker {
   async tryAcquire(name, options = {}) {
     const locker = Locker.#of(this, 'tryAcquire')
     check(options, TRIED)
-    return await locker.acquire(name, { ...flat(options), wait: 0 })
+    return await locker.acquire(name, { ...flat(options, TRIED), wait: 0 })
   }
 
   /**

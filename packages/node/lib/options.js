@@ -70,15 +70,15 @@ function check(options, known) {
   const given = /** @type {Record<string, unknown>} */ (options)
   /** @type {Record<string, unknown>} */
   const checked = {}
-  for (const name in given) {
+  for (const name of names(given, known)) {
     const value = (checked[name] = given[name])
     const type = Object.hasOwn(known, name) ? known[name] : undefined
     if (type === undefined) {
       if (known === TRIED && name === 'wait') {
         throw new OptionError("there is no option 'wait': tryAcquire does not wait, acquire does")
       }
-      const names = Object.keys(known).join(', ')
-      throw new OptionError(`there is no option ${shown(name)}: there are ${names}`)
+      const all = Object.keys(known).join(', ')
+      throw new OptionError(`there is no option ${shown(name)}: there are ${all}`)
     }
     if (value !== undefined && !isOf(type, value)) {
       if (type !== 'number') {
@@ -94,16 +94,29 @@ function check(options, known) {
 }
 
 /**
- * A copy with what the object inherits, which a spread leaves out.
+ * What the object has, inherits, or computes: a loop leaves out the getters of a class.
+ *
+ * @param {object} options
+ * @param {object} known
+ */
+function names(options, known) {
+  const all = new Set(Object.keys(known).filter((name) => name in options))
+  for (const name in options) all.add(name)
+  return all
+}
+
+/**
+ * A copy with all of that. A spread would have only what the object has itself.
  *
  * @template {object} T
  * @param {T} options
+ * @param {object} known
  * @returns {T}
  */
-function flat(options) {
-  const copy = /** @type {T} */ ({})
-  for (const name in options) copy[name] = options[name]
-  return copy
+function flat(options, known) {
+  const given = /** @type {Record<string, unknown>} */ (options)
+  const copy = [...names(options, known)].map((name) => [name, given[name]])
+  return /** @type {T} */ (Object.fromEntries(copy))
 }
 
 /**

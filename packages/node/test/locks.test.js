@@ -501,13 +501,20 @@ test('a value of a wrong type is told with its type and what is allowed', async 
       }
     }
   }
-  // Options that an object inherits count.
+  // Options that an object inherits count, and the getters of a class.
+  class Computed {
+    get shared() {
+      return true
+    }
+  }
   for (const method of ['acquire', 'tryAcquire']) {
     const message = /^ttl is '5', of type/
     await assert.rejects(locker[method]('a', Object.create({ ttl: '5' })), { message })
-    const reader = await locker[method]('inherited', Object.create({ shared: true }))
-    assert.equal(reader.exclusive, false)
-    await reader.release()
+    for (const options of [Object.create({ shared: true }), new Computed()]) {
+      const reader = await locker[method]('inherited', options)
+      assert.equal(reader.exclusive, false)
+      await reader.release()
+    }
   }
 })
 

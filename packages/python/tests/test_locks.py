@@ -628,6 +628,31 @@ def test_a_block_may_end_in_another_thread_than_it_began_in(locker: Locker, name
     assert locker.try_acquire(name)
 
 
+class Wrapper:
+    """Passes on whatever it is given, as tracing does."""
+
+    def __init__(self, wrapped: Any) -> None:
+        self.wrapped = wrapped
+
+    def __enter__(self, *given: Any, **named: Any) -> Any:
+        return self.wrapped.__enter__(*given, **named)
+
+    def __exit__(self, *given: Any, **named: Any) -> Any:
+        return self.wrapped.__exit__(*given, **named)
+
+
+def test_a_block_may_be_wrapped(locker: Locker, name: str) -> None:
+    with pytest.raises(ValueError, match="of the block"), Wrapper(locker.lock(name)):
+        raise ValueError("of the block")
+    with Wrapper(locker.acquire(name)) as guard:
+        pass
+    with Wrapper(locker.acquire_many([name])) as guards:
+        pass
+    assert [one.lost.wait(0) for one in (guard, *guards)] == ["released", "released"]
+    with pytest.raises(TypeError, match="calls it"):
+        guard.__exit__(None, None, None, more=1)
+
+
 def test_of_several_blocks_that_end_elsewhere_none_keeps_the_lock(locker: Locker, name: str) -> None:
     readers = locker.lock(name, shared=True)
     for ends_at_home in (False, True):
