@@ -207,11 +207,10 @@ impl LeaseRules {
                 (false, true) => "nothing of max_hold",
                 (false, false) => "nothing of the ttl",
             };
-            let of = if leaves.ends_with("ttl") { terms.ttl } else { length };
             return Err(format!(
                 "lost_margin {} leaves {leaves} {}: give less than {}",
                 self.unit.shown(self.margin.unwrap_or_else(|| margin.into())),
-                self.unit.shown(of.into()),
+                self.unit.shown(length.into()),
                 self.unit.at_most(end.into())
             ));
         }

@@ -415,9 +415,9 @@ mod tests {
                 let bytes = encode_state(&saved, &memory);
                 assert_eq!(bytes[NAME.len()], version, "older builds read what they can");
                 assert_eq!(decode_state(&bytes), Ok((saved, memory.clone())));
-                let reign = Reign { number: 8, until: Instant::from_millis(9) };
-                let heard = ClusterMemory { lengths: vec![said(b"a", 6, 7)], ..memory.clone() };
-                for memory in [heard, ClusterMemory { reign: Some(reign), ..memory }] {
+                let ClusterMemory { lengths, reign, .. } = self::memory();
+                let heard = ClusterMemory { lengths, ..memory.clone() };
+                for memory in [heard, ClusterMemory { reign, ..memory }] {
                     let bytes = encode_state(&saved, &memory);
                     assert_eq!(bytes[NAME.len()], STATE_VERSION);
                     assert_eq!(decode_state(&bytes), Ok((saved, memory)));
