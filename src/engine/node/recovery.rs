@@ -403,12 +403,12 @@ mod tests {
         Fence::new(number).unwrap()
     }
 
-    /// A file written 10 s after the boot, which promises that no lease ends after 40 s.
     fn apply((used, stopped): (Ceilings, Stopped), saved: &mut Saved) {
         let stopped = Change::Stopped { used, stopped, reign: None, lengths: Vec::new() };
         stopped.apply(saved, &mut ClusterMemory::default());
     }
 
+    /// A file written 10 s after the boot, which promises that no lease ends after 40 s.
     fn saved() -> Saved {
         Saved {
             port: 6379,

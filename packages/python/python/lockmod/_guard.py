@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn, Sequence, SupportsFloat, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Iterable,
+    NoReturn,
+    Sequence,
+    SupportsFloat,
+    Tuple,
+    TypeVar,
+)
 
 from . import _lockmod
 from ._callbacks import Callback, when_lost
@@ -18,6 +28,8 @@ if TYPE_CHECKING:
 
     from ._lockmod import Lease
 
+
+_Begun = TypeVar("_Begun", bound="_AsyncBlocks")
 
 _NAME_MAX = 80
 # What is said of the wrong kind of block.
@@ -246,25 +258,7 @@ class Guard(_Held, _lockmod.Exit):
         A release that too few nodes confirmed raises nothing here. What the block raised is not
         replaced. The native `__exit__` calls it.
         """
-        loss = None
-        try:
-            loss = _loss(self)
-            self._lease.release()
-        except (NoQuorumError, RefusedError) as unconfirmed:
-            # If nodes said so, the work was done in time, and the lease runs out.
-            if not unconfirmed.nodes:
-                raise
-        except ForkedError:
-            if error is None:
-                raise
-        except LostError as late:
-            loss = loss or late
-        try:
-            if loss is not None and error is None:
-                raise loss
-        finally:
-            # Otherwise it would keep this frame, and this frame it.
-            del loss
+        _tell(_first(_losses([self]), _lockmod.release_all([self._lease])), error)
 
 
 def _loss(guard: _Held) -> LostError | None:
@@ -287,7 +281,7 @@ def _first(losses: list[LostError | None], failures: list[LockError | None]) -> 
     for loss, failure in zip(losses, failures):
         if loss is not None:
             return loss
-        # As in Guard.
+        # If nodes said so, the work was done in time, and the lease runs out.
         is_unconfirmed = isinstance(failure, (NoQuorumError, RefusedError)) and failure.nodes
         if failure is not None and not is_unconfirmed:
             return failure
@@ -300,10 +294,82 @@ def _tell(end: LockError | None, error: BaseException | None, is_ours: bool = Fa
         if end is not None and (is_ours or error is None):
             raise end from error
     finally:
-        del end  # as in Guard
+        # Otherwise it would keep this frame, and this frame it.
+        del end
 
 
-class AsyncGuard(_Held):
+class _AsyncBlocks:
+    """What `async with` blocks of one or several guards do."""
+
+    _blocks: list[_Block]
+
+    def _guards(self) -> Sequence[AsyncGuard]:
+        raise NotImplementedError
+
+    def _leases(self) -> list[Lease]:
+        return [guard._lease for guard in self._guards()]  # pyright: ignore[reportPrivateUsage]
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self, *_: object) -> NoReturn:
+            del self  # as in Guard
+            raise TypeError(_ASYNC)
+
+        __exit__ = __enter__
+
+    async def __aenter__(self: _Begun) -> _Begun:
+        """Raises `LostError` if a lease has ended, so that no block runs without a lock."""
+        try:
+            for guard in self._guards():
+                guard.check()
+            self._blocks.append(_Block(self._leases()))
+            return self
+        except BaseException:
+            # Also if a signal handler has raised: what watches the lease would keep it.
+            self._abandon()
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Releases; raises `LostError` if a lease ended while the block ran."""
+        try:
+            await self._end(error)
+        except BaseException:
+            # Also after a signal handler that raises. After a release this does nothing.
+            with suppress(ForkedError):
+                self._abandon()
+            raise
+
+    async def _end(self, error: BaseException | None) -> None:
+        try:
+            for guard in self._guards()[:1]:
+                guard._refuse_fork()  # pyright: ignore[reportPrivateUsage]
+        except ForkedError:
+            if error is None:
+                raise
+            return
+        is_ours = await _end_block(self._blocks, error)
+        leases = self._leases()
+        # No variable has the error: it would keep this frame, and this frame it.
+        _tell(
+            _first(
+                _losses(self._guards()),
+                await run(lambda port: _lockmod.release_all(leases, port)),
+            ),
+            error,
+            is_ours,
+        )
+
+    def _abandon(self) -> None:
+        for lease in self._leases():
+            lease.abandon()
+
+
+class AsyncGuard(_AsyncBlocks, _Held):
     """A lock that is held, to be used in an `async with` block, or released.
 
     The block is cancelled when the lease is lost, and ends with `LostError`.
@@ -343,61 +409,8 @@ class AsyncGuard(_Held):
         if self._lease.is_lost():
             self._lease.lost(0)
 
-    if not TYPE_CHECKING:
-
-        def __enter__(self, *_: object) -> NoReturn:
-            del self  # as in Guard
-            raise TypeError(_ASYNC)
-
-        __exit__ = __enter__
-
-    async def __aenter__(self) -> AsyncGuard:
-        """Raises `LostError` if the lease has ended, so that no block runs without the lock."""
-        self.check()
-        try:
-            self._blocks.append(_Block([self._lease]))
-            return self
-        except BaseException:
-            # A signal handler has raised: what watches the lease would keep it.
-            self._abandon()
-            raise
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Releases; raises `LostError` if the lease ended while the block ran."""
-        try:
-            await self._end(error)
-        except BaseException:
-            # Also after a signal handler that raises. After a release this does nothing.
-            with suppress(ForkedError):
-                self._abandon()
-            raise
-
-    async def _end(self, error: BaseException | None) -> None:
-        try:
-            self._refuse_fork()
-        except ForkedError:
-            if error is None:
-                raise
-            return
-        is_ours = await _end_block(self._blocks, error)
-        loss = _loss(self)
-        try:
-            await self.release()
-        except (NoQuorumError, RefusedError) as unconfirmed:
-            if not unconfirmed.nodes:  # as in Guard
-                raise
-        except LostError as late:
-            loss = loss or late
-        try:
-            if loss is not None and (is_ours or error is None):
-                raise loss from error
-        finally:
-            del loss  # as in Guard
+    def _guards(self) -> Sequence[AsyncGuard]:
+        return [self]
 
 
 class Guards(MadeOfMany, Tuple[Guard, ...], _lockmod.Exit):
@@ -441,7 +454,7 @@ class Guards(MadeOfMany, Tuple[Guard, ...], _lockmod.Exit):
         __aexit__ = __aenter__
 
 
-class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
+class AsyncGuards(_AsyncBlocks, MadeOfMany, Tuple[AsyncGuard, ...]):
     """The guards of several locks: a tuple, or an `async with` block. See `Guards`.
 
     The block is cancelled when the first of the leases is lost, and ends with `LostError`.
@@ -453,59 +466,8 @@ class AsyncGuards(MadeOfMany, Tuple[AsyncGuard, ...]):
         super().__init__()
         self._blocks: list[_Block] = []
 
-    if not TYPE_CHECKING:
-
-        def __enter__(self, *_: object) -> NoReturn:
-            del self  # as in Guard
-            raise TypeError(_ASYNC)
-
-        __exit__ = __enter__
-
-    async def __aenter__(self) -> AsyncGuards:
-        """Raises `LostError` if one of the leases has ended, and then releases the others."""
-        try:
-            for guard in self:
-                guard.check()
-            leases = [guard._lease for guard in self]  # pyright: ignore[reportPrivateUsage]
-            self._blocks.append(_Block(leases))
-            return self
-        except BaseException:
-            self._abandon()
-            raise
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Releases all; raises `LostError` if one of the leases ended while the block ran."""
-        try:
-            await self._end(error)
-        except BaseException:
-            with suppress(ForkedError):
-                self._abandon()
-            raise
-
-    async def _end(self, error: BaseException | None) -> None:
-        try:
-            for guard in self[:1]:
-                guard._refuse_fork()  # pyright: ignore[reportPrivateUsage]
-        except ForkedError:
-            if error is None:
-                raise
-            return
-        is_ours = await _end_block(self._blocks, error)
-        leases = [guard._lease for guard in self]  # pyright: ignore[reportPrivateUsage]
-        _tell(
-            _first(_losses(self), await run(lambda port: _lockmod.release_all(leases, port))),
-            error,
-            is_ours,
-        )
-
-    def _abandon(self) -> None:
-        for guard in self:
-            guard._abandon()  # pyright: ignore[reportPrivateUsage]
+    def _guards(self) -> Sequence[AsyncGuard]:
+        return self
 
 
 class _Block:
