@@ -265,8 +265,8 @@ export class Locker {
  * `SuppressedError`, also if the signal `lost` stopped it; `Locker.using` throws the one that
  * matters.) A release that too few nodes confirmed is no error at the end of a block: the lease
  * runs out. A guard that is forgotten is renewed until it is garbage-collected, which may be never,
- * and then releases in the background. Its signal `lost` keeps it, a listener of the signal does
- * not.
+ * and then releases in the background. One whose `lost` was read is not collected while it holds
+ * the lock.
  *
  * It can be neither copied nor sent to a worker thread: it is one lock, held by this thread. What
  * `structuredClone` and `postMessage` make of it is an empty object, without an error.
@@ -293,8 +293,9 @@ export class Guard {
    *
    * That is `lostMargin` before the validity ends, whether any node answers or not. If the lock was
    * removed by force, it is at the next renewal or extension, if there is one before that. A
-   * blocked event loop sees it as soon as it is free. A release does not abort it. For as long as
-   * the program refers to the signal, the lock is held. It does not keep the process alive.
+   * blocked event loop sees it as soon as it is free. A release does not abort it. Once the program
+   * has read this, the lock is held until it is released or lost, or the program ends. It does not
+   * keep the process alive.
    */
   readonly lost: AbortSignal
 

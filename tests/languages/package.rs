@@ -1,5 +1,6 @@
 //! The packages: installed from the sources as users install them, and their own tests.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -63,6 +64,13 @@ pub(crate) fn node() -> PathBuf {
     NODE.get_or_init(install).clone()
 }
 
+/// A command that ends after ten minutes: if a test hangs, what was printed by then is shown.
+fn limited(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=10", "600"]).arg(program);
+    command
+}
+
 /// What to run of a package's tests: all in this folder, or only the file that `LOCKMOD_TEST_FILE`
 /// names.
 fn chosen(folder: &str) -> PathBuf {
@@ -75,7 +83,7 @@ fn chosen(folder: &str) -> PathBuf {
 
 #[test]
 fn the_python_package_passes_its_own_tests() {
-    let mut test = Command::new(python());
+    let mut test = limited(python());
     test.args(["-m", "pytest", "-p", "no:cacheprovider", "--durations=5"])
         .arg(chosen("packages/python/tests"))
         .env("LOCKMOD_MODULE", module_path())
@@ -87,7 +95,7 @@ fn the_python_package_passes_its_own_tests() {
 
 #[test]
 fn the_node_package_passes_its_own_tests() {
-    let mut test = Command::new("node");
+    let mut test = limited("node");
     test.args(["--expose-gc", "--test"])
         .arg(chosen("packages/node/test"))
         .env("NODE_PATH", node())

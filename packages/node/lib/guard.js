@@ -101,11 +101,16 @@ class Guard {
   get lost() {
     const lease = Guard.#of(this, 'lost')
     if (this.#controller === undefined) {
-      this.#controller = new AbortController()
-      guards.set(this.#controller.signal, this)
-      const tell = teller(new WeakRef(this.#controller))
+      const controller = new AbortController()
+      this.#controller = controller
+      guards.set(controller.signal, this)
+      const tell = (/** @type {Failed} */ loss) => {
+        if (loss.reason !== 'released') controller.abort(build(loss))
+      }
       const loss = lease.loss()
       if (loss !== null) tell(loss)
+      // It waits in a global map, so it keeps the controller, whose signal keeps the guard: who
+      // listens is told, although often nothing else refers to a function that awaits the signal.
       else watch((port) => lease.lost(port), tell)
     }
     return this.#controller.signal
@@ -167,20 +172,6 @@ class Guard {
     const state = reason ?? `valid for ${Math.round(this.validity)} ms`
     const shared = reason === null && !this.exclusive ? 'shared, ' : ''
     return `Guard { name: ${shown(this.name)}, fence: ${this.fence}, ${shared}${state} }`
-  }
-}
-
-/**
- * Tells why a lease is lost. It waits in a global map, so it must not keep the controller, whose
- * signal keeps the guard: the guard's garbage collection releases the lock.
- *
- * A separate function, because functions that are made in one scope keep each other's variables.
- *
- * @param {WeakRef<AbortController>} controller
- */
-function teller(controller) {
-  return (/** @type {Failed} */ loss) => {
-    if (loss.reason !== 'released') controller.deref()?.abort(build(loss))
   }
 }
 
