@@ -59,7 +59,7 @@ const PROGRAMS_MAX: usize = 3;
 const SEEDS: u64 = 150;
 const SEEDS_LONG: u64 = 10_000;
 /// At most this many rounds of seeds are run to reach every outcome.
-const ROUNDS_MAX: u64 = 5;
+const ROUNDS_MAX: u64 = 10;
 /// How many times every lock must be acquired after the faults.
 const CALM_ACQUISITIONS: u64 = 3;
 /// How long a lock may stay free although wanted, once all faults are over: the longest lease that
