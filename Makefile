@@ -61,9 +61,10 @@ storm: deps ## Five nodes under faults for LOCKMOD_STORM_SECONDS (180), and a th
 	cargo test --release --test storm --test durability -- --ignored --nocapture --test-threads=1
 failovers: deps ## Fifty failovers by real Sentinels, fifty each in Clusters of nine and of six, with clients at every server: half an hour
 	cargo test --release --test durability -- --ignored --nocapture --test-threads 1 fifty_failovers
-servers: deps ## The tests that start servers, on newer versions of Redis and Valkey from Debian's releases: ten minutes
+servers: deps ## The tests that start servers, on newer versions of Redis and Valkey from Debian's releases: ten minutes each
 	@servers=$$(.ci/servers target/servers) || exit 1; for server in $$servers; do \
 		echo "== $$($$server --version)"; \
+		RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} \
 		LOCKMOD_REDIS_SERVER=$$server env --default-signal cargo test --no-fail-fast --test node --test durability \
 			--test client --test storm --test docs || exit 1; done
 versions: deps ## Test this build together with that of commit OLD: master and replica, the same folder, client and nodes
