@@ -44,14 +44,14 @@ pub(crate) enum Defect {
     Forgets,
     /// The last word of a master counts, also after it has started again.
     CountsTheLastWord,
-    /// A master says what its setting is, not what is left of its leases.
+    /// A master says what its setting is, not how long its leases are.
     HidesWhatStands,
+    /// It says what is left of its leases.
+    SaysWhatIsLeft,
     /// A setting that is raised counts before most know it.
     RaisesAtOnce,
     /// A master does not remember what it says itself.
     ForgetsItself,
-    /// A wait becomes shorter as the other master says less.
-    ShortensItsWait,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,14 +111,15 @@ struct Master {
     allows: u8,
     know: [bool; VOTERS],
     answers: [Option<Answer>; VOTERS],
-    /// It decides without a wait. Otherwise, the longest lease that it has known meanwhile.
+    /// It decides without a wait.
     is_settled: bool,
-    waited_for: Millis,
     /// How long ago it last had a majority.
     covered: u8,
     reign: u64,
-    /// How long its lease stands, and one that it has forgotten.
+    /// How long its lease stands, how long that is in all, and how long one stands that it has
+    /// forgotten.
     lease: u8,
+    whole: u8,
     forgotten: u8,
 }
 
@@ -230,7 +231,11 @@ impl World {
     /// What the questions of a master say.
     fn allow(&self, state: &mut State, at: usize) -> Millis {
         let master = &mut state.masters[at];
-        let stands = if self.has(Defect::HidesWhatStands) { 0 } else { master.lease };
+        let stands = match self.bounds.defect {
+            Defect::HidesWhatStands => 0,
+            Defect::SaysWhatIsLeft => master.lease,
+            _ => master.whole,
+        };
         let longest = master.setting.max(stands);
         if master.allows < longest && !self.has(Defect::RaisesAtOnce) {
             master.know = [false; VOTERS];
@@ -275,22 +280,13 @@ impl World {
             return own;
         }
         let told = master.counting().map(|answer| answer.longest).max().unwrap_or_default();
-        own.max(told).max(state.voters[at].lengths.longest(NOW)).max(master.waited_for)
-    }
-
-    /// What a master that waits has known since it does. It looks more often than it asks.
-    fn look(&self, state: &mut State) {
-        for at in 0..MASTERS {
-            let waits = !state.masters[at].is_settled && !self.has(Defect::ShortensItsWait);
-            let longest = if waits { self.longest(state, at) } else { Millis::ZERO };
-            state.masters[at].waited_for = longest;
-        }
+        own.max(told).max(state.voters[at].lengths.longest(NOW))
     }
 
     /// Whether a master may grant; after a wait it knows the slot as its own.
     fn may_grant(&self, state: &State, at: usize) -> bool {
         let master = &state.masters[at];
-        let told = master.setting.max(master.lease) <= master.allows;
+        let told = master.setting.max(master.whole) <= master.allows;
         let is_known = self.has(Defect::RaisesAtOnce) || told && master.is_known();
         // After a start it waits for its own leases.
         let is_able = state.voters[at].owner == at && is_known && master.forgotten == 0;
@@ -314,6 +310,7 @@ impl World {
         let master = &mut state.masters[at];
         master.is_settled = true;
         master.lease = master.lease.max(master.setting);
+        master.whole = master.whole.max(master.setting);
     }
 
     fn turn(&self, state: &mut State, at: usize) {
@@ -336,17 +333,17 @@ impl World {
         }
         // After a clean stop the file has up to when leases may stand.
         if !is_clean {
-            voter.lengths = Lengths::restored(voter.saved.clone(), NOW);
+            voter.lengths = Lengths::restored(voter.saved.clone(), (0, NOW));
         }
         voter.lost = [true; MASTERS];
         if let Some(master) = state.masters.get_mut(at) {
             if !is_clean {
                 master.forgotten = master.forgotten.max(master.lease);
-                (master.lease, master.is_settled) = (0, false);
+                (master.lease, master.whole, master.is_settled) = (0, 0, false);
                 master.reign += 1;
             }
             (master.answers, master.know) = (Default::default(), [false; VOTERS]);
-            (master.allows, master.waited_for) = (0, Millis::ZERO);
+            master.allows = 0;
         }
     }
 
@@ -362,6 +359,9 @@ impl World {
             }
             master.covered = (master.covered + 1).min(STEADY_MAX + COUNTS + 1);
             master.lease = master.lease.saturating_sub(1);
+            if master.lease == 0 {
+                master.whole = 0;
+            }
             master.forgotten = master.forgotten.saturating_sub(1);
         }
     }
@@ -426,10 +426,10 @@ impl Model for World {
             know: [false; VOTERS],
             answers: Default::default(),
             is_settled,
-            waited_for: Millis::ZERO,
             covered: 0,
             reign: 0,
             lease: 0,
+            whole: 0,
             forgotten: 0,
         };
         let masters = [master(LONG, true), master(SHORT, false)];
@@ -482,7 +482,6 @@ impl Model for World {
             Action::Start(at) => self.start(&mut state, at, false),
             Action::Return(at) => self.start(&mut state, at, true),
         }
-        self.look(&mut state);
         (state != *last).then_some(state)
     }
 

@@ -1268,11 +1268,11 @@ fn a_voter_whose_start_forgets_how_long_leases_stand_is_found_out() {
 
 /// Regression: the wait began before the other master said what was left of its leases.
 #[test]
-fn a_master_that_shortens_its_wait_is_found_out() {
+fn a_master_that_says_what_is_left_of_its_leases_is_found_out() {
     use lengths::Action::*;
 
     let before = &[Ask(0, 0), Ask(0, 2), Grant(0), Set(0), Turn(2), Turn(1), Tick];
-    forgets(lengths::Defect::ShortensItsWait, APART, before);
+    forgets(lengths::Defect::SaysWhatIsLeft, APART, before);
 }
 
 #[test]
@@ -1284,7 +1284,7 @@ fn a_voter_that_counts_the_last_word_of_a_master_is_found_out() {
 }
 
 #[test]
-fn a_master_that_hides_what_is_left_of_its_leases_is_found_out() {
+fn a_master_that_hides_how_long_its_leases_are_is_found_out() {
     use lengths::Action::*;
 
     let granted = &[Ask(0, 0), Ask(0, 2), Grant(0), Set(0), Tick, Ask(0, 2), Turn(2)];

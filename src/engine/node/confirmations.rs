@@ -197,10 +197,12 @@ impl Confirmations {
     }
 
     /// Notes which masters there are, and which slots are the node's own. What a master without a
-    /// vote has confirmed counts once it gets one.
-    pub(super) fn look(&mut self, shares: &Shares, now: Instant) {
+    /// vote has confirmed counts once it gets one. Returns whether the node has lost slots.
+    pub(super) fn look(&mut self, shares: &Shares, now: Instant) -> bool {
         let own = SlotSet::of(&shares.own);
-        let lost = self.own.without(&own).into_iter();
+        let lost = self.own.without(&own);
+        let has_lost = !lost.is_empty();
+        let lost = lost.into_iter();
         let ends: Vec<_> = lost.map(|slot| (slot, now.after(self.left(slot, now)))).collect();
         self.ended.extend(ends);
         let gained = own.without(&self.own);
@@ -214,6 +216,7 @@ impl Confirmations {
         self.succession.look(shares, now);
         self.masters = shares.other_masters();
         self.meet(now);
+        has_lost
     }
 
     /// Notes those that have a vote, and the other masters that have told of themselves. One that

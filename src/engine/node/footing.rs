@@ -23,14 +23,13 @@ impl Slots {
         Some(footing)
     }
 
-    /// The longest lease that may stand of another master, or from an earlier reign of this one, as
-    /// this one and those with a vote remember. A wait lasts as long from its beginning, so it does
-    /// not count that a master says less meanwhile.
+    /// The longest lease that may stand: of another master, or from an earlier reign of this one,
+    /// as this one and those with a vote remember; or of this one, which may be gone here, and a
+    /// slot may come back.
     pub(super) fn longest(&self, now: Instant) -> Millis {
         let itself = &self.confirmations.electorates().itself.name;
-        let reign = self.reign.unwrap_or_default();
-        let remembered = self.lengths.longest_besides(itself, reign, now);
-        remembered.max(self.confirmations.longest(now)).max(self.waited_for)
+        let remembered = self.lengths.longest_besides(itself, self.reign.unwrap_or_default(), now);
+        remembered.max(self.confirmations.longest(now)).max(self.own_lengths.longest(now))
     }
 }
 
@@ -67,10 +66,19 @@ impl Node {
         self.promises.authority().map_or(max_ttl, |authority| authority.longest(now))
     }
 
-    /// How long a lease may stand that the node has granted in its [reign](super::Reign), or grants
-    /// within its settings. The setting may have been lowered since.
+    /// How long a lease may be that the node has granted in its [reign](super::Reign), and that
+    /// may stand, or grants within its settings. The setting may have been lowered since.
     pub(super) fn own_longest(&self, max_ttl: Millis, now: Instant) -> Millis {
-        max_ttl.max(now.until(self.longest_until()))
+        let granted = self.slots.as_ref().map(|slots| slots.own_lengths.longest(now));
+        max_ttl.max(granted.unwrap_or_default()).max(now.until(self.longest_until()))
+    }
+
+    /// Notes how long leases may be that the node has got since it last did.
+    pub(super) fn note_own_lengths(&mut self, now: Instant) {
+        let until = self.longest_until();
+        if let Some(slots) = &mut self.slots {
+            slots.own_lengths.note(until, now);
+        }
     }
 
     /// The node's reign, if it has ever asked as a master.

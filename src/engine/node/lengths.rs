@@ -6,6 +6,8 @@
 //! the majorities share a master, which remembers what it has answered. docs/design.md, "Slots that
 //! move", rule 11, has the reasons.
 
+use std::collections::BTreeSet;
+
 use super::Change;
 use super::authority::with_drift;
 use super::company::whole_wait;
@@ -17,13 +19,29 @@ use crate::engine::{Instant, Millis, TTL_MAX};
 struct Word {
     said: Said,
     until: Instant,
+    /// It came from the state file. All questions since the start are later.
+    is_read: bool,
 }
+
+/// No question of a master has this bit in its number. With it, the number is not that of the last
+/// question that said so: that is not known after a crash. It is that of the start instead.
+const UNKNOWN: u64 = 1 << 63;
 
 impl Word {
     /// What a master says now.
     fn new(said: Said, now: Instant) -> Word {
         let longest = said.longest.min(TTL_MAX);
-        Word { said: Said { longest, ..said }, until: now.after(whole_wait(longest)) }
+        let until = now.after(whole_wait(longest));
+        Word { said: Said { longest, ..said }, until, is_read: false }
+    }
+
+    fn is_exact(&self) -> bool {
+        self.said.number & UNKNOWN == 0
+    }
+
+    /// Whether another word of this reign says more than this one.
+    fn is_within(&self, other: &Word) -> bool {
+        self.said.longest <= other.said.longest && self.until <= other.until
     }
 
     /// Whether the other is of the same master, and no lease is longer or stands longer by it. Of
@@ -42,27 +60,29 @@ pub struct Lengths {
     known: Vec<Word>,
     /// What the state file has as [`ClusterMemory::lengths`](super::ClusterMemory::lengths).
     saved: Vec<Said>,
-    /// A master has said more than it did before, with a question that the file may not have.
-    has_risen: bool,
 }
 
 impl Lengths {
-    /// What a node remembers after a start, if its state file has this. A length counts anew for
-    /// the whole of it, unless it is known up to when such a lease may stand.
-    pub fn restored(saved: Vec<(Said, Option<Instant>)>, now: Instant) -> Lengths {
-        let mut lengths = Lengths::default();
-        for (said, until) in saved {
-            lengths.saved.push(said.clone());
-            let mut word = Word::new(said, now);
+    /// What a node remembers after its start, if its state file has this. `start` has a number that
+    /// no other start of any node has, and the time. If it is not known up to when a lease may
+    /// stand, its length counts anew for the whole of it.
+    pub fn restored(saved: Vec<(Said, Option<Instant>)>, start: (u64, Instant)) -> Lengths {
+        let (start, now) = start;
+        let read = |(said, until): (Said, Option<Instant>)| {
+            let number = if until.is_some() { said.number } else { UNKNOWN | start };
+            let mut word = Word { is_read: true, ..Word::new(Said { number, ..said }, now) };
             word.until = until.map_or(word.until, |until| word.until.min(until));
-            lengths.take(word, now);
-        }
-        lengths
+            word
+        };
+        let known: Vec<Word> = saved.into_iter().map(read).collect();
+        let saved = known.iter().map(|known| known.said.clone()).collect();
+        Lengths { known, saved }
     }
 
     /// Forgets up to when leases may stand: it was said in another boot, by another clock.
     pub(super) fn count_anew(&mut self, now: Instant) {
-        self.known.iter_mut().for_each(|known| *known = Word::new(known.said.clone(), now));
+        let anew = |known: &Word| Word { is_read: true, ..Word::new(known.said.clone(), now) };
+        self.known.iter_mut().for_each(|known| *known = anew(known));
     }
 
     /// What the state file must have after a clean stop.
@@ -73,17 +93,28 @@ impl Lengths {
     /// Notes what a master says with a question. It knows all leases of its reign, so what it said
     /// before counts no longer. No length is more than [`TTL_MAX`].
     pub fn hear(&mut self, said: Said, now: Instant) {
+        let is_read = |known: &Word| known.is_read && known.said.is_of_reign_of(&said);
+        self.known.retain(|known| !is_read(known));
         self.take(Word::new(said, now), now);
     }
 
     fn take(&mut self, new: Word, now: Instant) {
         let is_of_it = |known: &Word| known.said.is_of_reign_of(&new.said);
-        if self.known.iter().any(|known| is_of_it(known) && new.said.number < known.said.number) {
+        let is_later = |known: &Word| match (known.is_exact(), new.is_exact()) {
+            (true, true) => new.said.number < known.said.number,
+            (false, false) => known.said.number == new.said.number || new.is_within(known),
+            _ => false,
+        };
+        if self.known.iter().any(|known| is_of_it(known) && is_later(known)) {
             return;
         }
-        let is_less = |known: &Word| is_of_it(known) && known.said.longest < new.said.longest;
-        self.has_risen |= self.known.iter().any(is_less);
-        self.known.retain(|known| !is_of_it(known) && now <= known.until);
+        let gives_way = |known: &Word| match (known.is_exact(), new.is_exact()) {
+            (true, true) => true,
+            (false, false) => known.is_within(&new) && !known.is_read,
+            _ => false,
+        };
+        let stays = |known: &Word| now <= known.until && !(is_of_it(known) && gives_way(known));
+        self.known.retain(stays);
         let is_of_master = |known: &Word| known.said.master == new.said.master;
         if self.known.iter().any(is_of_master) {
             // Not those of another master: the word of its present reign would go, and come back
@@ -94,10 +125,12 @@ impl Lengths {
         self.known.push(new);
     }
 
-    /// Whether it makes no difference: two others of this master say as much, and one of them is
-    /// not of its present reign. So a master that starts often needs no more memory.
+    /// Whether it makes no difference: two other reigns of this master say as much, and one of them
+    /// is not its present one. So a master that starts often needs no more memory.
     fn covers(&self, one: &Word) -> bool {
-        self.known.iter().filter(|known| known.covers(one)).count() > 1
+        let covering = self.known.iter().filter(|known| known.covers(one));
+        let reigns: BTreeSet<u64> = covering.map(|known| known.said.reign).collect();
+        reigns.into_iter().filter(|reign| *reign != one.said.reign).count() > 1
     }
 
     /// What to tell others, if they may count by another electorate from now on.
@@ -115,8 +148,9 @@ impl Lengths {
             let mut new = Word::new(said.clone(), now);
             new.until = new.until.min(now.after(with_drift(*left)));
             let is_known = |known: &Word| {
-                let is_less = new.said.longest < known.said.longest;
-                known.said.is_of_reign_of(said) && (is_less || said.number <= known.said.number)
+                let is_less = new.is_exact() && new.said.longest < known.said.longest;
+                known.said.is_of_reign_of(said)
+                    && (is_less || known.is_exact() && said.number <= known.said.number)
             };
             if !self.known.iter().any(is_known) && !self.covers(&new) {
                 self.take(new, now);
@@ -132,6 +166,11 @@ impl Lengths {
     /// The longest lease that may stand of others than this reign of a master.
     pub fn longest_besides(&self, name: &[u8], reign: u64, now: Instant) -> Millis {
         self.longest_of(now, |said| said.master != name || said.reign != reign)
+    }
+
+    /// The longest lease that may stand of this reign of a master.
+    pub(super) fn longest_of_reign(&self, name: &[u8], reign: u64, now: Instant) -> Millis {
+        self.longest_of(now, |said| said.master == name && said.reign == reign)
     }
 
     fn longest_of(&self, now: Instant, counts: impl Fn(&Said) -> bool) -> Millis {
@@ -157,16 +196,13 @@ impl Lengths {
             .map(|known| &known.said)
             .collect();
         let of_reign = |all: &[&Said], one: &Said| {
-            all.iter()
-                .find(|said| said.is_of_reign_of(one))
-                .map_or(Millis::ZERO, |said| said.longest)
+            let of_it = all.iter().filter(|said| said.is_of_reign_of(one));
+            of_it.map(|said| said.longest).max().unwrap_or_default()
         };
         let saved: Vec<&Said> = self.saved.iter().collect();
         let is_more = |said: &&Said| of_reign(&saved, said) < said.longest;
         let is_less = |said: &&Said| of_reign(&stands, said).get() <= said.longest.get() / 2;
-        // With an older number, what others have heard in between would take its place.
-        let has_risen = std::mem::take(&mut self.has_risen);
-        let is_news = has_risen || stands.iter().any(is_more) || saved.iter().any(is_less);
+        let is_news = stands.iter().any(is_more) || saved.iter().any(is_less);
         is_news.then(|| {
             self.saved = stands.into_iter().cloned().collect();
             Change::Lengths(self.saved.clone())
@@ -249,8 +285,8 @@ mod tests {
         // Regression: after a start all its reigns count for as long.
         for start in 100..110 {
             let Some(Change::Lengths(saved)) = lengths.news(at(10_000)) else { panic!("news") };
-            lengths =
-                Lengths::restored(saved.into_iter().map(|said| (said, None)).collect(), at(10_000));
+            let saved = saved.into_iter().map(|said| (said, None)).collect();
+            lengths = Lengths::restored(saved, (start, at(10_000)));
             lengths.hear(says(start, start, 60_000), at(10_000));
             assert!(lengths.known.len() <= 4, "{start}: {:?}", lengths.known);
         }
@@ -281,13 +317,13 @@ mod tests {
         let until = 100 + whole_wait(length(9_000)).get();
         let stopped = lengths.at_stop();
         assert_eq!(stopped, [(says(1, 1, 9_000), Some(at(until)))]);
-        let mut started = Lengths::restored(stopped.clone(), at(5_000));
+        let mut started = Lengths::restored(stopped.clone(), (9, at(5_000)));
         assert_eq!(started.longest(at(until)), length(9_000));
         assert_eq!(started.longest(at(until + 1)), Millis::ZERO);
         started.count_anew(at(5_000));
         assert_eq!(started.longest(at(until + 4_900)), length(9_000), "it was another boot");
         let later = vec![(says(1, 1, 9_000), Some(at(1 << 40)))];
-        let late = Lengths::restored(later, at(5_000));
+        let late = Lengths::restored(later, (9, at(5_000)));
         assert_eq!(late.longest(at(until + 4_901)), Millis::ZERO, "no lease is longer");
     }
 
@@ -305,17 +341,58 @@ mod tests {
         assert_eq!(hear(&mut lengths, 3, 4_501), None, "little less");
         assert_eq!(hear(&mut lengths, 4, 4_500), kept(4, 4_500));
         assert_eq!(hear(&mut lengths, 5, 4_501), kept(5, 4_501));
-        // Regression: others had heard the lower one only, and told it after a start.
         assert_eq!(hear(&mut lengths, 6, 3_000), None, "little less");
-        assert_eq!(hear(&mut lengths, 7, 4_501), kept(7, 4_501));
-        let mut started = Lengths::restored(vec![(says(1, 7, 4_501), None)], at(100));
+        assert_eq!(hear(&mut lengths, 7, 4_501), None);
+        let mut started = Lengths::restored(vec![(says(1, 5, 4_501), None)], (9, at(100)));
         assert_eq!((started.longest(at(9_000)), started.news(at(9_000))), (length(4_501), None));
         let mut later = started.clone();
         assert_eq!(later.news(at(10_000)), Some(Change::Lengths(Vec::new())));
         let others = Remembered { said: says(1, 6, 3_000), left: length(8_000) };
         started.learn(&[others], at(100));
-        assert_eq!(started.longest(at(100)), length(4_501), "it was said before");
+        assert_eq!(started.longest(at(100)), length(4_501), "only the master itself says less");
         assert_eq!(hear(&mut started, 8, 700), kept(8, 700));
         assert_eq!(started.longest(at(200)), length(700), "who has said it has said less since");
+    }
+
+    /// Regression: a voter heard a long length, missed a shorter one, heard the long one again,
+    /// which its file had, and crashed. Who had learned the shorter one from another ignored what
+    /// it told.
+    #[test]
+    fn after_a_crash_it_is_not_known_which_question_was_the_last() {
+        let saved = |longest| vec![(says(1, 1, longest), None)];
+        let crashed = Lengths::restored(saved(9_000), (77, at(100)));
+        let mut other = Lengths::default();
+        other.hear(says(1, 2, 800), at(100));
+        let mut third = Lengths::default();
+        third.learn(&other.tell(true, at(100)), at(100));
+        third.learn(&crashed.tell(true, at(100)), at(100));
+        assert_eq!(third.longest(at(100)), length(9_000));
+        third.hear(says(1, 3, 700), at(200));
+        assert_eq!(third.longest(at(200)), length(9_000), "the long one may have been said later");
+        // What goes round does not grow with the drift of the clocks.
+        let over = at(100).after(with_drift(whole_wait(length(9_000))));
+        for now in (300..9_000).step_by(100) {
+            other.learn(&third.tell(true, at(now)), at(now));
+            third.learn(&other.tell(true, at(now)), at(now));
+        }
+        assert_eq!(third.longest(over.after(Millis::new(1))), Millis::ZERO);
+        // Two that have crashed; of each the last start counts.
+        for start in 78..99 {
+            let now = at(start * 10);
+            third.learn(&Lengths::restored(saved(9_000), (start, now)).tell(true, now), now);
+            third.learn(&Lengths::restored(saved(5_000), (start << 9, now)).tell(true, now), now);
+        }
+        assert_eq!(third.known.len(), 2, "{:?}", third.known);
+        let last = 980 + whole_wait(length(9_000)).get();
+        assert_eq!(third.longest(at(last)), length(9_000));
+    }
+
+    /// Regression: a clean stop on another machine, whose clock was behind, was forgotten.
+    #[test]
+    fn what_was_said_by_another_clock_is_not_over() {
+        let saved = vec![(says(1, 1, 9_000), Some(at(20_000)))];
+        let mut started = Lengths::restored(saved, (77, at(1_000_000)));
+        started.count_anew(at(1_000_000));
+        assert_eq!(started.longest(at(1_000_000)), length(9_000));
     }
 }

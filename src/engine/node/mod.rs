@@ -25,6 +25,7 @@ mod line;
 mod lines;
 mod lock;
 mod other_master;
+mod own_lengths;
 mod packed_lease;
 mod pauses;
 mod promises;

@@ -471,11 +471,6 @@ impl SlotTable {
         self.moves.values().filter(|seen| seen.is_here()).filter_map(|seen| seen.until).min()
     }
 
-    /// Whether the node does not decide yet in some of its own slots.
-    pub(super) fn has_come(&self) -> bool {
-        self.moves.values().any(Move::is_here)
-    }
-
     /// Whether slots are on their way, or have just come.
     pub(super) fn has_moves(&self) -> bool {
         !self.moves.is_empty()

@@ -318,7 +318,7 @@ class _AsyncBlocks:
         __exit__ = __enter__
 
     async def __aenter__(self: _Begun) -> _Begun:
-        """Raises `LostError` if a lease has ended, so that no block runs without a lock."""
+        """Raises `LostError` if a lease has ended, and then releases what is left."""
         try:
             for guard in self._guards():
                 guard.check()
