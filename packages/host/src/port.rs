@@ -60,18 +60,43 @@ impl<T> fmt::Debug for Shared<T> {
 }
 
 /// A call in progress.
-#[derive(Debug)]
 pub struct Call {
     /// Its number at its port.
     pub number: u64,
     end: CancellationToken,
+    port: Arc<dyn Withdraw>,
+    process: u32,
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("number", &self.number).finish_non_exhaustive()
+    }
 }
 
 impl Call {
-    /// Drops the call if it is not done; if it was not flushed, it never begins. A result that has
-    /// arrived stays.
+    /// Drops the call, or its result if that has arrived and nobody has taken it: with a lock that
+    /// it has won, which is released. If it was not flushed, it never begins. After this, no result
+    /// arrives. In a forked child it does nothing: the call is the parent's.
     pub fn cancel(&self) {
-        self.end.cancel();
+        if self.process == std::process::id() {
+            self.end.cancel();
+            self.port.withdraw(self.number);
+        }
+    }
+}
+
+/// Where the result of a call may have arrived.
+trait Withdraw: Send + Sync {
+    fn withdraw(&self, number: u64);
+}
+
+impl<T: Send> Withdraw for Shared<T> {
+    fn withdraw(&self, number: u64) {
+        let is_its = |arrived: &mut (u64, T)| arrived.0 == number;
+        let arrived: Vec<(u64, T)> = self.arrived().extract_if(.., is_its).collect();
+        // Not under the mutex: it may release locks.
+        drop(arrived);
     }
 }
 
@@ -159,13 +184,14 @@ impl<T: Send + 'static> Port<T> {
         let shared = Arc::clone(&self.shared);
         let mut started = self.started(background);
         let end = started.end.child_token();
-        let call = Call { number, end: end.clone() };
+        let port = Arc::clone(&self.shared);
+        let call = Call { number, end: end.clone(), port, process: background.process };
         started.calls.push(Box::pin(background.pending.track_future(async move {
             if end.is_cancelled() {
                 return;
             }
             if let Some(result) = unless(&end, future).await {
-                shared.put(number, result);
+                shared.put(number, result, || !end.is_cancelled());
             }
         })));
         Ok(call)
@@ -234,7 +260,7 @@ impl<T: Send + 'static> Port<T> {
     /// Puts in a result that is already known, and returns the number under which it arrives.
     pub fn put(&self, result: T) -> u64 {
         let number = self.number();
-        self.shared.put(number, result);
+        self.shared.put(number, result, || true);
         number
     }
 
@@ -246,13 +272,24 @@ impl<T: Send + 'static> Port<T> {
     pub fn take(&self) -> Vec<(u64, T)> {
         // Before the list is taken: a result that comes later rings again.
         self.shared.is_ringing.store(false, Ordering::SeqCst);
-        std::mem::take(&mut *self.shared.done.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.shared.arrived())
     }
 }
 
 impl<T> Shared<T> {
-    fn put(&self, number: u64, result: T) {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
+    fn arrived(&self) -> MutexGuard<'_, Vec<(u64, T)>> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts in a result, if it is wanted when its place is there.
+    fn put(&self, number: u64, result: T, is_wanted: impl Fn() -> bool) {
+        let mut arrived = self.arrived();
+        if !is_wanted() {
+            drop(arrived);
+            return;
+        }
+        arrived.push((number, result));
+        drop(arrived);
         if !self.is_ringing.swap(true, Ordering::SeqCst) {
             (self.ring)();
         }

@@ -929,6 +929,40 @@ test('a worker thread has locks of its own, which end with it', async () => {
   await Promise.all([guard.release(), mine.release()])
 })
 
+test('a lock that arrives for an aborted call needs no further turn of the loop', async () => {
+  // The loop was blocked after the abort: the lock was held and renewed, and nobody had it.
+  const shared = new Int32Array(new SharedArrayBuffer(8))
+  const [HELD, FREE] = [0, 1]
+  const text = `const { Locker } = require('lockmod')
+    const { workerData: [urls, shared] } = require('node:worker_threads')
+    const tell = (place) => { Atomics.store(shared, place, 1); Atomics.notify(shared, place) }
+    const locker = new Locker(urls, { timeout: 2000, ttl: 20_000 })
+    const look = async () => {
+      const states = (await locker.info('aborted')).map((told) => told.state)
+      if (states[0] !== 'held') return look()
+      tell(${HELD})
+      const guard = await locker.acquire('aborted', { wait: Infinity })
+      tell(${FREE})
+      await guard.release()
+    }
+    look()`
+  const locker = patient()
+  const controller = new AbortController()
+  const call = locker.acquire('aborted', { signal: controller.signal })
+  // It is on its way; what comes of it is not looked at before the abort.
+  await Promise.resolve()
+  const worker = new Worker(text, { eval: true, workerData: [urls(nodes), shared] })
+  process.nextTick(() => {
+    Atomics.wait(shared, HELD, 0, PATIENCE)
+    block(50)
+    controller.abort()
+    Atomics.wait(shared, FREE, 0, PATIENCE)
+  })
+  await assert.rejects(call, { name: 'AbortError' })
+  assert.deepEqual([...shared], [1, 1])
+  await new Promise((resolve) => worker.once('exit', resolve))
+})
+
 test('a worker thread that ends while it waits leaves no place in line', async () => {
   const text = `const { Locker } = require('lockmod')
     const { workerData } = require('node:worker_threads')

@@ -184,6 +184,32 @@ def test_a_result_that_arrives_for_a_cancelled_task_is_given_back(
     run(work())
 
 
+def test_a_lock_that_arrives_for_a_cancelled_task_needs_no_further_turn_of_the_loop(
+    run: Run, locker: Locker, name: str
+) -> None:
+    # The loop did not turn again: the lock was held and renewed, and nobody had it.
+    is_free: list[bool] = []
+
+    async def cancelled() -> None:
+        try:
+            await locker.aio.acquire(name)
+        except asyncio.CancelledError:
+            # The loop is blocked from here on.
+            with locker.acquire(name, wait=PATIENCE):
+                is_free.append(True)
+            raise
+
+    async def work() -> None:
+        task = asyncio.ensure_future(cancelled())
+        await arrived(locker, [name])
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(work())
+    assert is_free == [True]
+
+
 async def arrived(locker: Locker, names: list[str]) -> None:
     """Blocks the loop, once the tasks have begun, until their results wait for it."""
     for _ in range(2):
