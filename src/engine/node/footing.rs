@@ -74,10 +74,10 @@ impl Node {
     }
 
     /// Notes how long leases may be that the node has got since it last did.
-    pub(super) fn note_own_lengths(&mut self, now: Instant) {
+    pub(super) fn note_own_lengths(&mut self, max_ttl: Millis, now: Instant) {
         let until = self.longest_until();
         if let Some(slots) = &mut self.slots {
-            slots.own_lengths.note(until, now);
+            slots.own_lengths.note(until, (now, max_ttl));
         }
     }
 

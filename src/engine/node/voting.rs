@@ -60,7 +60,7 @@ impl Node {
     /// The question to all other masters, whether they confirm which slots are this node's, if it
     /// is due.
     pub fn confirm_question(&mut self, now: Instant, max_ttl: Millis) -> Option<ConfirmQuestion> {
-        self.note_own_lengths(now);
+        self.note_own_lengths(max_ttl, now);
         let longest = self.own_longest(max_ttl, now);
         let slots = self.slots.as_mut().filter(|slots| slots.confirmations.has_slots())?;
         let reign = slots.allow(longest, now);
