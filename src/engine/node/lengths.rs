@@ -60,6 +60,8 @@ pub struct Lengths {
     known: Vec<Word>,
     /// What the state file has as [`ClusterMemory::lengths`](super::ClusterMemory::lengths).
     saved: Vec<Said>,
+    /// The number of what it has read, and may have told others since.
+    read: Option<u64>,
 }
 
 impl Lengths {
@@ -76,7 +78,7 @@ impl Lengths {
         };
         let known: Vec<Word> = saved.into_iter().map(read).collect();
         let saved = known.iter().map(|known| known.said.clone()).collect();
-        Lengths { known, saved }
+        Lengths { known, saved, read: Some(UNKNOWN | start) }
     }
 
     /// Forgets up to when leases may stand: it was said in another boot, by another clock.
@@ -93,28 +95,28 @@ impl Lengths {
     /// Notes what a master says with a question. It knows all leases of its reign, so what it said
     /// before counts no longer. No length is more than [`TTL_MAX`].
     pub fn hear(&mut self, said: Said, now: Instant) {
-        let is_read = |known: &Word| known.is_read && known.said.is_of_reign_of(&said);
-        self.known.retain(|known| !is_read(known));
-        self.take(Word::new(said, now), now);
-    }
-
-    fn take(&mut self, new: Word, now: Instant) {
-        let is_of_it = |known: &Word| known.said.is_of_reign_of(&new.said);
-        let is_later = |known: &Word| match (known.is_exact(), new.is_exact()) {
-            (true, true) => new.said.number < known.said.number,
-            (false, false) => known.said.number == new.said.number || new.is_within(known),
-            _ => false,
-        };
+        let is_of_it = |known: &Word| known.said.is_of_reign_of(&said);
+        let is_later =
+            |known: &Word| !known.is_read && known.is_exact() && said.number < known.said.number;
         if self.known.iter().any(|known| is_of_it(known) && is_later(known)) {
             return;
         }
-        let gives_way = |known: &Word| match (known.is_exact(), new.is_exact()) {
-            (true, true) => true,
-            (false, false) => known.is_within(&new) && !known.is_read,
-            _ => false,
+        self.known.retain(|known| !is_of_it(known) || !known.is_read && !known.is_exact());
+        self.take(Word::new(said, now), now);
+    }
+
+    /// Adds a word, unless others of this reign say as much. Words with and without the number of a
+    /// question, and those that were read, end in different ways, so none is in another's place.
+    fn take(&mut self, new: Word, now: Instant) {
+        let is_like = |known: &Word| {
+            let is_of_it = known.said.is_of_reign_of(&new.said);
+            is_of_it && !known.is_read && known.is_exact() == new.is_exact()
         };
-        let stays = |known: &Word| now <= known.until && !(is_of_it(known) && gives_way(known));
-        self.known.retain(stays);
+        if self.known.iter().any(|known| is_like(known) && new.is_within(known)) {
+            return;
+        }
+        let gives_way = |known: &Word| is_like(known) && known.is_within(&new);
+        self.known.retain(|known| now <= known.until && !gives_way(known));
         let is_of_master = |known: &Word| known.said.master == new.said.master;
         if self.known.iter().any(is_of_master) {
             // Not those of another master: the word of its present reign would go, and come back
@@ -141,18 +143,19 @@ impl Lengths {
         stands.map(tell).collect()
     }
 
-    /// Takes what another one remembers. What this one knows of the same question counts, and of a
-    /// reign only the master itself says less: this one may have dropped a word for that.
+    /// Takes what another one remembers. What this one knows of the same question counts, or of a
+    /// later one. What it knows of an earlier one stays if it says more, because only the master
+    /// itself says less: who tells it may have dropped a word for one that others lower.
     pub(super) fn learn(&mut self, told: &[Remembered], now: Instant) {
         for Remembered { said, left } in told {
             let mut new = Word::new(said.clone(), now);
             new.until = new.until.min(now.after(with_drift(*left)));
             let is_known = |known: &Word| {
-                let is_less = new.is_exact() && new.said.longest < known.said.longest;
-                known.said.is_of_reign_of(said)
-                    && (is_less || known.is_exact() && said.number <= known.said.number)
+                let is_later = known.is_exact() && said.number < known.said.number;
+                known.said.is_of_reign_of(said) && (is_later || said.number == known.said.number)
             };
-            if !self.known.iter().any(is_known) && !self.covers(&new) {
+            let is_own = self.read == Some(said.number);
+            if !is_own && !self.known.iter().any(is_known) && !self.covers(&new) {
                 self.take(new, now);
             }
         }
@@ -261,6 +264,10 @@ mod tests {
         let lower = Remembered { said: says(1, 6, 700), left: length(5_700) };
         one.learn(&[lower], at(5_000));
         assert_eq!(one.longest(at(5_000)), length(9_000), "the master itself has not said so");
+        let late = Remembered { said: says(1, 7, 700), left: length(5_700) };
+        one.learn(&[late], at(over - 100));
+        let both = [one.longest(at(over)), one.longest(at(over + 1))];
+        assert_eq!(both, [length(9_000), length(700)], "it says less, and stands longer");
         other.hear(says(1, 6, 700), at(6_000));
         other.learn(&told, at(6_000));
         assert_eq!(other.longest(at(6_000)), length(700), "the master has said less since");
@@ -385,6 +392,17 @@ mod tests {
         assert_eq!(third.known.len(), 2, "{:?}", third.known);
         let last = 980 + whole_wait(length(9_000)).get();
         assert_eq!(third.longest(at(last)), length(9_000));
+        // What it has told itself does not come back.
+        let mut started = crashed.clone();
+        started.hear(says(1, 4, 700), at(200));
+        started.learn(&crashed.tell(true, at(200)), at(200));
+        assert_eq!(started.longest(at(200)), length(700));
+        // But what others have read counts although it has read as much.
+        let mut started = crashed.clone();
+        let (now, others) = (at(150), Lengths::restored(saved(8_000), (78, at(150))));
+        started.learn(&others.tell(true, now), now);
+        started.hear(says(1, 4, 700), at(200));
+        assert_eq!(started.longest(at(200)), length(8_000));
     }
 
     /// Regression: a clean stop on another machine, whose clock was behind, was forgotten.
