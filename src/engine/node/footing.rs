@@ -24,12 +24,14 @@ impl Slots {
     }
 
     /// The longest lease that may stand: of another master, or from an earlier reign of this one,
-    /// as this one and those with a vote remember; or of this one, which may be gone here, and a
+    /// as this one and those with a vote remember; or of this one, if leases are gone here: their
     /// slot may come back.
     pub(super) fn longest(&self, now: Instant) -> Millis {
         let itself = &self.confirmations.electorates().itself.name;
         let remembered = self.lengths.longest_besides(itself, self.reign.unwrap_or_default(), now);
-        remembered.max(self.confirmations.longest(now)).max(self.own_lengths.longest(now))
+        let are_gone = now <= self.gone_until;
+        let own = if are_gone { self.own_lengths.longest(now) } else { Millis::ZERO };
+        remembered.max(self.confirmations.longest(now)).max(own)
     }
 }
 
