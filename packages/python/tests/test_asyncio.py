@@ -205,9 +205,18 @@ def test_a_lock_that_arrives_for_a_cancelled_task_needs_no_further_turn_of_the_l
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        # Nor is it granted later, if the loop is blocked as soon as the task is cancelled.
+        with locker.acquire(name):
+            waiting = asyncio.ensure_future(locker.aio.acquire(name))
+            await until_async("it waits", lambda: locker.info(name)[0].waiters == 1)
+            waiting.cancel()
+        with locker.acquire(name, wait=PATIENCE):
+            is_free.append(True)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
 
     run(work())
-    assert is_free == [True]
+    assert is_free == [True, True]
 
 
 async def arrived(locker: Locker, names: list[str]) -> None:

@@ -136,7 +136,8 @@ impl Slots {
         let begin = (doubts && !had_doubts).then_some(Change::Doubts(true));
         let end = (!doubts && had_doubts).then_some(Change::Doubts(false));
         let longest = self.lengths.news(now);
-        begin.into_iter().chain(electorates).chain(longest).chain(end).collect()
+        // Whoever knows an electorate knows the lengths that came with it.
+        begin.into_iter().chain(longest).chain(electorates).chain(end).collect()
     }
 
     pub(super) fn readiness(&self, now: Instant, longest: Millis) -> Readiness {

@@ -14,6 +14,7 @@ import threading
 import traceback
 import weakref
 from asyncio import get_running_loop
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from . import _lockmod
@@ -32,6 +33,26 @@ def abandon(value: object) -> None:
     for lease in arrived:
         if isinstance(lease, _lockmod.Lease):
             lease.abandon()
+
+
+class _Result(asyncio.Future[T]):
+    """What a task awaits. If the task is cancelled, its call ends at once, although the task itself
+    learns of it only when the loop turns.
+    """
+
+    call: Call[T] | None = None
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        is_cancelled = super().cancel(msg)
+        if is_cancelled and self.call is not None:
+            self.call.cancel()
+            # A signal handler may do this while the loop sleeps, and no result will wake it.
+            with suppress(RuntimeError):
+                self.get_loop().call_soon_threadsafe(_nothing)
+        return is_cancelled
+
+
+def _nothing() -> None: ...
 
 
 class LoopPort:
@@ -64,8 +85,8 @@ class LoopPort:
         loop: asyncio.AbstractEventLoop,
         is_long: bool,
     ) -> T:
-        result: asyncio.Future[T] = loop.create_future()
-        call = start(self._port)
+        result: _Result[T] = _Result(loop=loop)
+        result.call = call = start(self._port)
         try:
             self._send(loop, is_long)
             self._waiting[call.number] = result
