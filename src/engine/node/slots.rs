@@ -18,7 +18,6 @@ use super::company::{Company, Readiness};
 use super::confirmations::Confirmations;
 use super::electorate::Electorates;
 use super::epoch::{Epoch, Rise};
-
 use super::lengths::Lengths;
 use super::own_lengths::OwnLengths;
 use super::pauses::Pauses;

@@ -110,7 +110,8 @@ impl Cluster {
         self.holders[name] = Some(Holder { token, until, keeps });
     }
 
-    /// A move without faults must not keep a lock from being granted for long.
+    /// A move without faults must not keep a lock from being granted for long, unless another
+    /// electorate begins just then: its master may have had no majority for a moment.
     pub(super) fn note_refusal(&mut self, name: usize, reply: &Reply) {
         let (slot, other) = (slot_of(NAMES[name]), Some(QuarantineReason::OtherMaster));
         match reply {
@@ -122,16 +123,17 @@ impl Cluster {
             }
         }
         let now = Instant::now();
-        let knows_any = |master: &Master| {
-            master.node.engine.electorates().is_some_and(|told| !told.known.is_empty())
-        };
-        let has_begun = self.masters.iter().all(knows_any);
-        let is_lasting = |last: Instant| has_begun && now - last < PAUSE;
-        let known = self.refused.get(&slot).filter(|(_, last)| is_lasting(*last));
-        let since = known.map_or(now, |(since, _)| *since);
-        self.refused.insert(slot, (since, now));
+        let known =
+            |master: &Master| master.node.engine.electorates().map_or(0, |told| told.known.len());
+        let has_begun = self.masters.iter().all(|master| known(master) > 0);
+        let begins = self.masters.iter().any(|master| known(master) > 1);
+        let lasts = |refused: &&Refused| has_begun && now - refused.last < PAUSE;
+        let before = self.refused.get(&slot);
+        let is_excused = begins || before.is_some_and(|refused| refused.is_excused);
+        let since = before.filter(lasts).map_or(now, |refused| refused.since);
+        self.refused.insert(slot, Refused { since, last: now, is_excused });
         let limit = UNAVAILABLE_MAX + Duration::from_millis(4 * self.plan.delay_ms);
-        if self.plan.faults == 0 && now - since > limit {
+        if self.plan.faults == 0 && now - since > limit && !is_excused {
             let (text, length) = (NAMES[name].escape_ascii(), now - since);
             self.complain(&format!("{text}: refused for {length:?} by a plain move"));
         }

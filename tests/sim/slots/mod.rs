@@ -331,8 +331,8 @@ struct Cluster {
     holders: [Option<Holder>; NAMES.len()],
     fences: [u64; NAMES.len()],
     tokens: u64,
-    /// By slot, if the last request was refused: since when, and when that was.
-    refused: BTreeMap<u16, (Instant, Instant)>,
+    /// By slot, if the last request was refused.
+    refused: BTreeMap<u16, Refused>,
     counts: Counts,
     /// The last events.
     events: VecDeque<String>,
@@ -346,6 +346,14 @@ fn name_of(master: usize) -> Vec<u8> {
 
 fn number_of(name: &[u8]) -> usize {
     (0..SERVERS).find(|master| name_of(*master) == name).expect("a master's name")
+}
+
+/// Requests in a slot that were refused, one after the other.
+struct Refused {
+    since: Instant,
+    last: Instant,
+    /// Another electorate began meanwhile.
+    is_excused: bool,
 }
 
 /// A slot that a settled master has at first.
