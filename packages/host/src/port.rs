@@ -60,18 +60,13 @@ impl<T> fmt::Debug for Shared<T> {
 }
 
 /// A call in progress.
+#[derive(Debug)]
 pub struct Call {
     /// Its number at its port.
     pub number: u64,
     end: CancellationToken,
     port: Arc<dyn Withdraw>,
     process: u32,
-}
-
-impl fmt::Debug for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call").field("number", &self.number).finish_non_exhaustive()
-    }
 }
 
 impl Call {
@@ -87,7 +82,7 @@ impl Call {
 }
 
 /// Where the result of a call may have arrived.
-trait Withdraw: Send + Sync {
+trait Withdraw: fmt::Debug + Send + Sync {
     fn withdraw(&self, number: u64);
 }
 

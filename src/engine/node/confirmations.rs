@@ -200,10 +200,9 @@ impl Confirmations {
     /// vote has confirmed counts once it gets one. Returns whether the node has lost slots.
     pub(super) fn look(&mut self, shares: &Shares, now: Instant) -> bool {
         let own = SlotSet::of(&shares.own);
-        let lost = self.own.without(&own);
-        let has_lost = !lost.is_empty();
-        let lost = lost.into_iter();
+        let lost = self.own.without(&own).into_iter();
         let ends: Vec<_> = lost.map(|slot| (slot, now.after(self.left(slot, now)))).collect();
+        let has_lost = !ends.is_empty();
         self.ended.extend(ends);
         let gained = own.without(&self.own);
         for voter in &mut self.voters {

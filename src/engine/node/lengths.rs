@@ -39,7 +39,7 @@ impl Word {
         self.said.number & UNKNOWN == 0
     }
 
-    /// Whether another word of this reign says more than this one.
+    /// Whether by the other one, leases are as long, and stand as long.
     fn is_within(&self, other: &Word) -> bool {
         self.said.longest <= other.said.longest && self.until <= other.until
     }
@@ -47,10 +47,8 @@ impl Word {
     /// Whether the other is of the same master, and no lease is longer or stands longer by it. Of
     /// two that say the same, one does not count for this.
     fn covers(&self, other: &Word) -> bool {
-        let [mine, its] = [self, other].map(|known| (known.said.longest, known.until));
-        let is_as_long = mine.0 >= its.0 && mine.1 >= its.1;
-        let is_other = mine != its || self.said.reign > other.said.reign;
-        self.said.master == other.said.master && is_as_long && is_other
+        let is_other = !self.is_within(other) || self.said.reign > other.said.reign;
+        self.said.master == other.said.master && other.is_within(self) && is_other
     }
 }
 

@@ -110,8 +110,9 @@ impl Cluster {
         self.holders[name] = Some(Holder { token, until, keeps });
     }
 
-    /// A move without faults must not keep a lock from being granted for long, unless another
-    /// electorate begins just then: its master may have had no majority for a moment.
+    /// A move without faults must not keep a lock from being granted for long. If another
+    /// electorate begins just then, that may be for a whole wait: the slot's former master may have
+    /// had no majority for a moment.
     pub(super) fn note_refusal(&mut self, name: usize, reply: &Reply) {
         let (slot, other) = (slot_of(NAMES[name]), Some(QuarantineReason::OtherMaster));
         match reply {
@@ -132,8 +133,9 @@ impl Cluster {
         let is_excused = begins || before.is_some_and(|refused| refused.is_excused);
         let since = before.filter(lasts).map_or(now, |refused| refused.since);
         self.refused.insert(slot, Refused { since, last: now, is_excused });
-        let limit = UNAVAILABLE_MAX + Duration::from_millis(4 * self.plan.delay_ms);
-        if self.plan.faults == 0 && now - since > limit && !is_excused {
+        let plain = UNAVAILABLE_MAX + Duration::from_millis(4 * self.plan.delay_ms);
+        let limit = if is_excused { self.plan.patience() } else { plain };
+        if self.plan.faults == 0 && now - since > limit {
             let (text, length) = (NAMES[name].escape_ascii(), now - since);
             self.complain(&format!("{text}: refused for {length:?} by a plain move"));
         }
