@@ -37,8 +37,7 @@ impl Handler for Acquire {
         if replication::states_fact(context, args) {
             return replication::apply_acquire(context, args);
         }
-        slots::admit(context, args)?;
-        let now = clock::now();
+        let now = slots::admit(context, args)?;
         let Asked { outcome, mode, wait, has_line, again } = ask(context, args, now)?;
         let answered = match outcome {
             Acquired::Granted { fence, ends_at, lapsed } => {
@@ -304,8 +303,7 @@ impl Handler for Extend {
         if replication::states_fact(context, args) {
             return replication::apply_extend(context, args);
         }
-        slots::admit(context, args)?;
-        let now = clock::now();
+        let now = slots::admit(context, args)?;
         let mut lease = None;
         let (outcome, had_expiry, ttl, has_lines) = {
             let mut slots = [&[][..]; ARGS_MAX];
@@ -365,13 +363,11 @@ fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Ref
     let server = context.in_server();
     let facts = context.flags().states_facts();
     let limits = if facts { Limits::FACTS } else { config::limits() };
-    if !facts {
-        slots::admit(context, args)?;
-    }
+    let now = if facts { None } else { Some(slots::admit(context, args)?) };
     let (outcome, is_news) = {
         let token = request::token(args.get(TOKEN), limits)?;
         let fence = request::fence(args.get(TOKEN + 1))?;
-        let ready = if facts { None } else { Some(start::ready(context)) };
+        let ready = now.map(|now| (start::ready(context), now));
         // Decided even if there is no lock: a node in quarantine refuses, because it may have
         // forgotten the lock.
         let mut nothing = Lock::default();
@@ -383,8 +379,7 @@ fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Ref
         };
         let outcome = match ready {
             None => process::with(server, |process| process.node.apply_raise(lock, token, fence)),
-            Some(ready) => {
-                let now = clock::now();
+            Some((ready, now)) => {
                 process::decide(ready, |node| node.raise(lock, token, fence, node.date(now)))?
             }
         };

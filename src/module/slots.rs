@@ -11,8 +11,8 @@ use super::process::Process;
 use super::state_file::StateFile;
 use super::{clock, config, process, start};
 use crate::engine::{
-    Came, ConfirmQuestion, Millis, MoveAtOnce, Passage, QuarantineReason, Question, Refusal,
-    SlotRuns,
+    Came, ConfirmQuestion, Instant, Millis, MoveAtOnce, Passage, QuarantineReason, Question,
+    Refusal, SlotRuns,
 };
 use crate::wire::slots::{SlotMessage, has_highest_epoch, read_message, read_shares, slot_of};
 
@@ -24,35 +24,36 @@ const HURRY: Millis = Millis::new(50);
 const SPACE: Millis = Millis::new(150);
 
 /// Refuses a decision about a lock in a slot that moves, or has just come, before the other master
-/// has answered, or while leases that this node does not know may stand.
+/// has answered, or while leases that this node does not know may stand. Returns by what time to
+/// decide: that before the check, for the process may hang after it.
 ///
 /// # Errors
 /// `TRYAGAIN` or `QUARANTINE`; `STATEFILE` if the node's promises cannot be written.
 #[inline]
-pub(super) fn admit(context: &mut Context<'_>, args: &Args<'_>) -> Result<(), Refusal> {
-    let server = context.in_server();
+pub(super) fn admit(context: &mut Context<'_>, args: &Args<'_>) -> Result<Instant, Refusal> {
+    let (server, now) = (context.in_server(), clock::now());
     // Only a node that has begun knows that it is in a Cluster.
     let needs_look =
         |process: &mut Process| process.node.is_in_cluster() || !process.node.has_begun();
-    match process::with(server, needs_look) {
-        false => Ok(()),
-        true => admit_to(context, slot_of(args.get(KEY))),
+    if process::with(server, needs_look) {
+        admit_to(context, slot_of(args.get(KEY)), now)?;
     }
+    Ok(now)
 }
 
 #[inline(never)]
-fn admit_to(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
+fn admit_to(context: &mut Context<'_>, slot: u16, now: Instant) -> Result<(), Refusal> {
     let server = context.in_server();
     let _ = start::ready(context);
-    let decides = || {
-        let now = (clock::now(), config::max_ttl());
+    let decides = |now| {
+        let now = (now, config::max_ttl());
         process::with(server, |process| process.node.decides_in(slot, now))
     };
-    if decides() {
+    if decides(now) {
         return Ok(());
     }
     look(context);
-    if decides() {
+    if decides(clock::now()) {
         return Ok(());
     }
     let came = come(context, slot);
@@ -260,7 +261,9 @@ fn ask_others(context: &mut Context<'_>) {
     let confirm = process::with(context.in_server(), |process| {
         process.node.confirm_question(now, config::max_ttl())
     });
-    if let Some(question) = confirm.filter(|_| keep_news(context)) {
+    // Also if there is nobody to ask: a setting that was raised counts from now on.
+    let is_kept = keep_news(context);
+    if let Some(question) = confirm.filter(|_| is_kept) {
         context.tell_cluster(None, &SlotMessage::ConfirmQuestion(question).to_string());
     }
     let questions = process::with(context.in_server(), |process| process.node.questions(now));

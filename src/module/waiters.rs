@@ -108,8 +108,9 @@ pub(super) fn look_at(context: &mut Context<'_>, name: &[u8], mut look: Look) {
     let server = context.in_server();
     let place = (context.database(), name);
     let mut text = None;
+    // A grant is dated before its slot is checked: the process may hang between the two.
+    let (now, reserve) = (clock::now(), config::reserve());
     loop {
-        let (now, reserve) = (clock::now(), config::reserve());
         let turning = process::with(server, |process| {
             process.node.serve_next(place, &mut look, now, reserve)
         });

@@ -333,7 +333,7 @@ impl World {
         }
         // After a clean stop the file has up to when leases may stand.
         if !is_clean {
-            voter.lengths = Lengths::restored(voter.saved.clone(), (0, NOW));
+            voter.lengths = Lengths::restored(voter.saved.clone(), b"", (0, NOW));
         }
         voter.lost = [true; MASTERS];
         if let Some(master) = state.masters.get_mut(at) {

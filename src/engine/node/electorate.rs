@@ -70,6 +70,11 @@ impl Electorates {
         self.known.last()
     }
 
+    /// Whether one counts that all others know too: none begins, and none takes its place.
+    pub(super) fn are_settled(&self) -> bool {
+        self.known.len() == 1 && self.known.iter().all(|one| one.origin != 0)
+    }
+
     /// How many masters have a vote in the last one.
     pub fn voter_count(&self) -> usize {
         self.latest().map_or(0, |latest| self.voters(latest).count())
@@ -138,7 +143,7 @@ impl Electorates {
     }
 }
 
-fn hash_of(value: &impl Hash) -> u64 {
+pub(super) fn hash_of(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()

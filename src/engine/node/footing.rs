@@ -91,7 +91,7 @@ impl Node {
 
     /// No lease that the node has granted in its reign ends later than this. Of those that are gone
     /// here, because they moved, or their slot was lost, another master may know nothing.
-    fn longest_until(&self) -> Instant {
+    pub(super) fn longest_until(&self) -> Instant {
         let gone_until = self.slots.as_ref().map(|slots| slots.gone_until);
         self.promises.longest().max(gone_until.unwrap_or_default())
     }

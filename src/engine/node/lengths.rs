@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use super::Change;
 use super::authority::with_drift;
 use super::company::whole_wait;
+use super::electorate::hash_of;
 use super::shares::{Remembered, Said};
 use crate::engine::{Instant, Millis, TTL_MAX};
 
@@ -63,20 +64,25 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// What a node remembers after its start, if its state file has this. `start` has a number that
-    /// no other start of any node has, and the time. If it is not known up to when a lease may
-    /// stand, its length counts anew for the whole of it.
-    pub fn restored(saved: Vec<(Said, Option<Instant>)>, start: (u64, Instant)) -> Lengths {
-        let (start, now) = start;
+    /// What a node remembers after its start, if its state file has this. `itself` is its name, and
+    /// `start` a number that no other start of it has, and the time. If it is not known up to when
+    /// a lease may stand, its length counts anew for the whole of it.
+    pub fn restored(
+        saved: Vec<(Said, Option<Instant>)>,
+        itself: &[u8],
+        (start, now): (u64, Instant),
+    ) -> Lengths {
+        // Two servers of one machine may start in the same millisecond.
+        let start = UNKNOWN | hash_of(&(itself, start));
         let read = |(said, until): (Said, Option<Instant>)| {
-            let number = if until.is_some() { said.number } else { UNKNOWN | start };
+            let number = if until.is_some() { said.number } else { start };
             let mut word = Word { is_read: true, ..Word::new(Said { number, ..said }, now) };
             word.until = until.map_or(word.until, |until| word.until.min(until));
             word
         };
         let known: Vec<Word> = saved.into_iter().map(read).collect();
         let saved = known.iter().map(|known| known.said.clone()).collect();
-        Lengths { known, saved, read: Some(UNKNOWN | start) }
+        Lengths { known, saved, read: Some(start) }
     }
 
     /// Forgets up to when leases may stand: it was said in another boot, by another clock.
@@ -133,16 +139,17 @@ impl Lengths {
         reigns.into_iter().filter(|reign| *reign != one.said.reign).count() > 1
     }
 
-    /// What to tell others, if they may count by another electorate from now on.
-    pub(super) fn tell(&self, is_to_tell: bool, now: Instant) -> Vec<Remembered> {
-        let stands = self.known.iter().filter(|known| is_to_tell && now <= known.until);
+    /// What to tell others.
+    pub(super) fn tell(&self, now: Instant) -> Vec<Remembered> {
+        let stands = self.known.iter().filter(|known| now <= known.until);
         let tell =
             |known: &Word| Remembered { said: known.said.clone(), left: now.until(known.until) };
         stands.map(tell).collect()
     }
 
     /// Takes what another one remembers. What this one knows of the same question counts, or of a
-    /// later one. What it knows of an earlier one stays if it says more, because only the master
+    /// later one; of what was read at one start, where all words of a reign have one number, what
+    /// is as long. What it knows of an earlier one stays if it says more, because only the master
     /// itself says less: who tells it may have dropped a word for one that others lower.
     pub(super) fn learn(&mut self, told: &[Remembered], now: Instant) {
         for Remembered { said, left } in told {
@@ -150,7 +157,9 @@ impl Lengths {
             new.until = new.until.min(now.after(with_drift(*left)));
             let is_known = |known: &Word| {
                 let is_later = known.is_exact() && said.number < known.said.number;
-                known.said.is_of_reign_of(said) && (is_later || said.number == known.said.number)
+                let is_same =
+                    said.number == known.said.number && said.longest <= known.said.longest;
+                known.said.is_of_reign_of(said) && (is_later || is_same)
             };
             let is_own = self.read == Some(said.number);
             if !is_own && !self.known.iter().any(is_known) && !self.covers(&new) {
@@ -169,9 +178,9 @@ impl Lengths {
         self.longest_of(now, |said| said.master != name || said.reign != reign)
     }
 
-    /// The longest lease that may stand of this reign of a master.
-    pub(super) fn longest_of_reign(&self, name: &[u8], reign: u64, now: Instant) -> Millis {
-        self.longest_of(now, |said| said.master == name && said.reign == reign)
+    /// The longest lease that may stand of any reign of a master.
+    pub(super) fn longest_of_master(&self, name: &[u8], now: Instant) -> Millis {
+        self.longest_of(now, |said| said.master == name)
     }
 
     fn longest_of(&self, now: Instant, counts: impl Fn(&Said) -> bool) -> Millis {
@@ -223,6 +232,19 @@ mod tests {
         Millis::new(millis)
     }
 
+    /// Of a server of this name.
+    fn restored_by(
+        name: &[u8],
+        saved: Vec<(Said, Option<Instant>)>,
+        start: (u64, Instant),
+    ) -> Lengths {
+        Lengths::restored(saved, name, start)
+    }
+
+    fn restored(saved: Vec<(Said, Option<Instant>)>, start: (u64, Instant)) -> Lengths {
+        restored_by(b"zz", saved, start)
+    }
+
     fn says(reign: u64, number: u64, longest: u64) -> Said {
         Said { master: b"aa".to_vec(), reign, number, longest: length(longest) }
     }
@@ -250,14 +272,14 @@ mod tests {
     fn what_is_remembered_is_passed_on_and_ends_no_later_there() {
         let (mut one, mut other) = (Lengths::default(), Lengths::default());
         one.hear(says(1, 5, 9_000), at(100));
-        let told = one.tell(true, at(1_100));
+        let told = one.tell(at(1_100));
         let over = 100 + whole_wait(length(9_000)).get();
         assert_eq!(told[0].left, length(over - 1_100));
         other.learn(&told, at(1_100));
         let until = 1_100 + with_drift(told[0].left).get();
         assert_eq!(other.longest(at(until)), length(9_000));
         assert_eq!(other.longest(at(until + 1)), Millis::ZERO);
-        one.learn(&other.tell(true, at(5_000)), at(5_000));
+        one.learn(&other.tell(at(5_000)), at(5_000));
         assert_eq!(one.longest(at(over + 1)), Millis::ZERO, "it knows better");
         let lower = Remembered { said: says(1, 6, 700), left: length(5_700) };
         one.learn(&[lower], at(5_000));
@@ -283,7 +305,7 @@ mod tests {
             );
         }
         assert_eq!(lengths.known.len(), 3);
-        let told = lengths.tell(true, at(10_000));
+        let told = lengths.tell(at(10_000));
         let oldest = Remembered { said: says(1, 1, 60_000), left: length(50_000) };
         lengths.learn(&[vec![oldest], told].concat(), at(10_000));
         assert_eq!(lengths.known.len(), 3);
@@ -291,7 +313,7 @@ mod tests {
         for start in 100..110 {
             let Some(Change::Lengths(saved)) = lengths.news(at(10_000)) else { panic!("news") };
             let saved = saved.into_iter().map(|said| (said, None)).collect();
-            lengths = Lengths::restored(saved, (start, at(10_000)));
+            lengths = restored(saved, (start, at(10_000)));
             lengths.hear(says(start, start, 60_000), at(10_000));
             assert!(lengths.known.len() <= 4, "{start}: {:?}", lengths.known);
         }
@@ -322,13 +344,13 @@ mod tests {
         let until = 100 + whole_wait(length(9_000)).get();
         let stopped = lengths.at_stop();
         assert_eq!(stopped, [(says(1, 1, 9_000), Some(at(until)))]);
-        let mut started = Lengths::restored(stopped.clone(), (9, at(5_000)));
+        let mut started = restored(stopped.clone(), (9, at(5_000)));
         assert_eq!(started.longest(at(until)), length(9_000));
         assert_eq!(started.longest(at(until + 1)), Millis::ZERO);
         started.count_anew(at(5_000));
         assert_eq!(started.longest(at(until + 4_900)), length(9_000), "it was another boot");
         let later = vec![(says(1, 1, 9_000), Some(at(1 << 40)))];
-        let late = Lengths::restored(later, (9, at(5_000)));
+        let late = restored(later, (9, at(5_000)));
         assert_eq!(late.longest(at(until + 4_901)), Millis::ZERO, "no lease is longer");
     }
 
@@ -348,7 +370,7 @@ mod tests {
         assert_eq!(hear(&mut lengths, 5, 4_501), kept(5, 4_501));
         assert_eq!(hear(&mut lengths, 6, 3_000), None, "little less");
         assert_eq!(hear(&mut lengths, 7, 4_501), None);
-        let mut started = Lengths::restored(vec![(says(1, 5, 4_501), None)], (9, at(100)));
+        let mut started = restored(vec![(says(1, 5, 4_501), None)], (9, at(100)));
         assert_eq!((started.longest(at(9_000)), started.news(at(9_000))), (length(4_501), None));
         let mut later = started.clone();
         assert_eq!(later.news(at(10_000)), Some(Change::Lengths(Vec::new())));
@@ -365,27 +387,27 @@ mod tests {
     #[test]
     fn after_a_crash_it_is_not_known_which_question_was_the_last() {
         let saved = |longest| vec![(says(1, 1, longest), None)];
-        let crashed = Lengths::restored(saved(9_000), (77, at(100)));
+        let crashed = restored(saved(9_000), (77, at(100)));
         let mut other = Lengths::default();
         other.hear(says(1, 2, 800), at(100));
         let mut third = Lengths::default();
-        third.learn(&other.tell(true, at(100)), at(100));
-        third.learn(&crashed.tell(true, at(100)), at(100));
+        third.learn(&other.tell(at(100)), at(100));
+        third.learn(&crashed.tell(at(100)), at(100));
         assert_eq!(third.longest(at(100)), length(9_000));
         third.hear(says(1, 3, 700), at(200));
         assert_eq!(third.longest(at(200)), length(9_000), "the long one may have been said later");
         // What goes round does not grow with the drift of the clocks.
         let over = at(100).after(with_drift(whole_wait(length(9_000))));
         for now in (300..9_000).step_by(100) {
-            other.learn(&third.tell(true, at(now)), at(now));
-            third.learn(&other.tell(true, at(now)), at(now));
+            other.learn(&third.tell(at(now)), at(now));
+            third.learn(&other.tell(at(now)), at(now));
         }
         assert_eq!(third.longest(over.after(Millis::new(1))), Millis::ZERO);
         // Two that have crashed; of each the last start counts.
         for start in 78..99 {
             let now = at(start * 10);
-            third.learn(&Lengths::restored(saved(9_000), (start, now)).tell(true, now), now);
-            third.learn(&Lengths::restored(saved(5_000), (start << 9, now)).tell(true, now), now);
+            third.learn(&restored(saved(9_000), (start, now)).tell(now), now);
+            third.learn(&restored(saved(5_000), (start << 9, now)).tell(now), now);
         }
         assert_eq!(third.known.len(), 2, "{:?}", third.known);
         let last = 980 + whole_wait(length(9_000)).get();
@@ -393,21 +415,39 @@ mod tests {
         // What it has told itself does not come back.
         let mut started = crashed.clone();
         started.hear(says(1, 4, 700), at(200));
-        started.learn(&crashed.tell(true, at(200)), at(200));
+        started.learn(&crashed.tell(at(200)), at(200));
         assert_eq!(started.longest(at(200)), length(700));
         // But what others have read counts although it has read as much.
         let mut started = crashed.clone();
-        let (now, others) = (at(150), Lengths::restored(saved(8_000), (78, at(150))));
-        started.learn(&others.tell(true, now), now);
+        let (now, others) = (at(150), restored(saved(8_000), (78, at(150))));
+        started.learn(&others.tell(now), now);
         started.hear(says(1, 4, 700), at(200));
         assert_eq!(started.longest(at(200)), length(8_000));
+    }
+
+    /// Regression: of two words of one reign that were read at one start, only the first was told,
+    /// which may be less. And two servers of one machine that started in the same millisecond each
+    /// took what the other had read for its own.
+    #[test]
+    fn all_that_was_read_at_one_start_is_learned() {
+        let saved = vec![(says(1, 1, 800), None), (says(1, 2, 9_000), None)];
+        let [one, other] =
+            [b"bb", b"cc"].map(|name| restored_by(name, saved.clone(), (77, at(100))));
+        for mut learns in [Lengths::default(), restored_by(b"cc", Vec::new(), (77, at(100)))] {
+            learns.learn(&one.tell(at(100)), at(100));
+            assert_eq!(learns.longest(at(100)), length(9_000));
+        }
+        let mut hears = other.clone();
+        hears.learn(&one.tell(at(100)), at(100));
+        hears.hear(says(1, 3, 700), at(200));
+        assert_eq!(hears.longest(at(200)), length(9_000), "the other one has not heard that");
     }
 
     /// Regression: a clean stop on another machine, whose clock was behind, was forgotten.
     #[test]
     fn what_was_said_by_another_clock_is_not_over() {
         let saved = vec![(says(1, 1, 9_000), Some(at(20_000)))];
-        let mut started = Lengths::restored(saved, (77, at(1_000_000)));
+        let mut started = restored(saved, (77, at(1_000_000)));
         started.count_anew(at(1_000_000));
         assert_eq!(started.longest(at(1_000_000)), length(9_000));
     }

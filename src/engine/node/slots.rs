@@ -139,8 +139,12 @@ impl Slots {
         begin.into_iter().chain(longest).chain(electorates).chain(end).collect()
     }
 
+    /// Whether the node may decide at all. A rest does not end while too few masters answer: how
+    /// long it must be is not known then.
     pub(super) fn readiness(&self, now: Instant, longest: Millis) -> Readiness {
-        self.company.readiness((now, self.confirmations.first_at()), longest)
+        let confirmed_at = self.confirmations.first_at();
+        let confirmed_at = confirmed_at.filter(|_| self.confirmations.reach_most(now));
+        self.company.readiness((now, confirmed_at), longest)
     }
 
     /// Notes how much of what the file had holds: whether the reign goes on, and whether instants
@@ -236,7 +240,6 @@ impl Slots {
 
     /// Notes that the node waits in this slot.
     fn wait(&mut self, slot: u16, until: Instant) {
-        self.has_noted_doubts = true;
         if self.table.wait(slot, until) {
             self.epoch.owe();
         }
@@ -256,9 +259,10 @@ impl Node {
         let ClusterMemory { electorates, lengths, reign } = memory;
         let itself = electorates.itself.name.clone();
         let mut slots = Slots::new(boot, false, electorates);
-        slots.lengths = Lengths::restored(lengths, (question_number(boot, now), now));
+        slots.lengths = Lengths::restored(lengths, &itself, (question_number(boot, now), now));
         if let Some(Reign { number, until }) = reign {
-            let longest = slots.lengths.longest_of_reign(&itself, number, now);
+            // A word of this reign may have been dropped for those of others that say as much.
+            let longest = slots.lengths.longest_of_master(&itself, now);
             slots.own_lengths = OwnLengths::resumed(longest, until);
             (slots.reign, slots.gone_until) = (Some(number), until);
         }
@@ -381,7 +385,7 @@ impl Node {
     ) -> Vec<SlotAnswer> {
         let footing = self.footing(now, max_ttl);
         let left_behind = Footing { floor: self.promises.highest(), ..footing };
-        let held = now.until(self.promises.longest());
+        let held = now.until(self.longest_until());
         let Some(own) = &mut self.slots else { return Vec::new() };
         let Some(up) = own.table.looked_at().map(|at| at.until(now)) else { return Vec::new() };
         let [moved, left] = own.table.asked(name, (slots, passage), now, has_locks);
@@ -503,6 +507,8 @@ impl Node {
             Coming::Knows(floor) => floor,
             Coming::Waits(until, known) if caution.quarantine => {
                 let change = self.promises.wait_in_slot((until, known), clocks)?;
+                let has_noted_doubts = std::mem::replace(&mut slots.has_noted_doubts, true);
+                let change = change.or((!has_noted_doubts).then_some(Change::Doubts(true)));
                 slots.wait(slot, until);
                 return Ok(Came::Waits { left: left(now, until), change });
             }
@@ -722,6 +728,9 @@ mod tests {
         let until = at(100 + 2_000 + 22);
         let news = recorded(until);
         assert_eq!(come(&mut node, 12, 200), waits(1_923, news));
+        // Regression: after a wait that ended early, the file had no doubts in the next one.
+        node.slots.as_mut().unwrap().has_noted_doubts = false;
+        assert_eq!(come(&mut node, 13, 299), waits(1_824, Some(Change::Doubts(true))));
         assert_eq!(come(&mut node, 13, 300), waits(1_823, None), "the wait is already recorded");
         assert_eq!(node.promises().waited_for(at(2_122)), Some(at(3_000)));
         let floor = node.promises().floor();
@@ -859,11 +868,16 @@ mod tests {
                 assert_eq!(come(&mut node, 5, 700), Came::Rests(Millis::new(over + 1 - 700)));
                 assert_eq!(node.news_of_silent(at(700), LONGEST), None, "it may just be late");
             }
+            node.is_confirmed(at(5_100));
             let news = Some((vec![silent.to_vec()], Millis::new(over + 1 - 5_100)));
             assert_eq!(node.news_of_silent(at(5_100), LONGEST), news);
             assert_eq!(node.news_of_silent(at(5_200), LONGEST), None, "once");
             assert!(!node.tell(at(700), LONGEST).unwrap().left.is_zero(), "it grants nothing");
             assert_eq!(come(&mut node, 5, over), Came::Rests(Millis::new(1)));
+            // Regression: cut off, it forgot that others may have longer leases, and rested enough.
+            let cut_off = Clocks { now: at(60_000), wall: UnixTime::from_millis(WALL) };
+            let came = node.come(5, cut_off, (LONGEST, CAUTION));
+            assert_eq!(came, Ok(Came::Rests(Millis::new(over + 1 - 100))));
             assert_eq!(come(&mut node, 5, over + 1), Came::Decides(true));
             assert!(node.promises().floor() > Fence::of_time(UnixTime::from_millis(WALL)));
             assert!(decides(&node, 6));
@@ -1044,7 +1058,9 @@ mod tests {
         let mut only = Node::new();
         only.join_cluster(BOOT, ClusterMemory::default(), at(0));
         let replicas = vec![b"bb".to_vec()];
-        only.sees(&Shares { own: vec![(0, 9)], replicas, ..Shares::default() }, at(0));
+        let name = b"aa".to_vec();
+        let alone = Shares { name, own: vec![(0, 9)], replicas, ..Shares::default() };
+        only.sees(&alone, at(0));
         let asked = only.confirm_question(at(100), length(9_000)).expect("its replica hears it");
         let mut replica = Node::new();
         replica.join_cluster(BOOT, ClusterMemory::default(), at(0));
@@ -1059,6 +1075,15 @@ mod tests {
         assert_eq!(kept, [Change::Lengths(vec![said])], "it may start again first");
         replica.rejoin_cluster(BOOT);
         assert_eq!(replica.longest(LONGEST, at(200)), length(9_000));
+        // Regression: one that joined after it had started again did not hear of its former reign.
+        only.rejoin_cluster(BOOT);
+        only.see(&alone, at(300));
+        let asked = only.confirm_question(at(300), LONGEST).expect("its replica hears it");
+        let mut late = Node::new();
+        late.join_cluster(BOOT, ClusterMemory::default(), at(300));
+        late.overhear(b"aa", &asked, at(300));
+        late.rejoin_cluster(BOOT);
+        assert_eq!(late.longest(LONGEST, at(400)), length(9_000));
     }
 
     /// Regression: answers from long ago were enough where a slot was on its way here.
@@ -1092,12 +1117,16 @@ mod tests {
         assert_eq!(node.own_longest(LONGEST, at(1_100)), length(8_000));
         // Regression: a server removed the keys of a slot that was lost, and said nothing of them.
         assert!(node.promises.acquire(&mut Lock::default(), claim, b"", at(1_200)).is_ok());
-        node.see(&Shares { own: vec![(0, 8)], ..shares(&[]) }, at(1_300));
+        node.see(&given(), at(1_300));
         node.begin_survey();
         let _ = node.end_survey(at(1_400));
         node.begin_survey();
         let _ = node.end_survey(at(1_500));
         assert_eq!(node.own_longest(LONGEST, at(2_200)), length(8_000));
+        // Regression: it answered that all of its leases in the slot were over.
+        let asked = (&vec![(9, 9)], Passage::BySteps);
+        let answers = node.asked(b"bb", asked, (at(2_200), LONGEST), |_| true);
+        assert_eq!(answers.iter().map(|told| told.held).collect::<Vec<_>>(), [length(8_000)]);
         node.rejoin_cluster(BOOT);
         assert_eq!(node.own_longest(LONGEST, at(1_100)), LONGEST, "that was an earlier reign");
     }

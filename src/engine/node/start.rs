@@ -424,9 +424,12 @@ mod tests {
         let stop = Some(Stopped { is_saved: true, inventory });
         let saved = Saved { stop, ..start_of(Found::Missing, loaded(0, false)) };
         let reign = Reign { number: 5, until: Instant::from_millis(9_000) };
+        // That of this reign was dropped for this one.
+        let former = Said { reign: 4, longest: Millis::new(8_700), ..Said::default() };
         let goes_on = |saved: Saved, loaded: Loaded| {
             let mut node = Node::new();
-            let memory = ClusterMemory { reign: Some(reign), ..ClusterMemory::default() };
+            let lengths = vec![(former.clone(), Some(reign.until))];
+            let memory = ClusterMemory { lengths, reign: Some(reign), ..ClusterMemory::default() };
             node.join_cluster(7, memory, CLOCKS.now);
             node.found(Some(Found::Present(saved)), CLOCKS, 7);
             let _ = node.begin(loaded, CAUTION).expect("it keeps a file");
@@ -434,7 +437,7 @@ mod tests {
             match node.reign() {
                 None => assert!(longest < Millis::new(8_000)),
                 went_on => {
-                    assert_eq!((went_on, longest), (Some(reign), Millis::new(8_000)));
+                    assert_eq!((went_on, longest), (Some(reign), former.longest));
                     let census = Census::new(CLOCKS.wall);
                     let Change::Stopped { reign: next, .. } = node.stop(CLOCKS.now, census, true)
                     else {

@@ -4,7 +4,7 @@
 use super::Node;
 use super::confirmations::CONFIRM_DELAY;
 use super::electorate::{Elector, Electorates};
-use super::shares::{ConfirmQuestion, Confirmation, Said, question_number};
+use super::shares::{ConfirmQuestion, Confirmation, Remembered, Said, question_number};
 use super::slots::Slots;
 use crate::engine::{Instant, Millis};
 
@@ -44,6 +44,13 @@ impl Slots {
         self.lengths.hear(Said { master: name.to_vec(), reign, number, longest }, now);
     }
 
+    /// What a message tells of what is remembered: all, if those who hear it may come to count by
+    /// another electorate than those who remember it. `tells`: the message has electorates.
+    fn remembered(&self, tells: bool, now: Instant) -> Vec<Remembered> {
+        let is_to_tell = tells || !self.confirmations.electorates().are_settled();
+        if is_to_tell { self.lengths.tell(now) } else { Vec::new() }
+    }
+
     /// Notes how long a lease of this node may stand, which its next question says. This node
     /// remembers it too: its own vote counts for itself. Returns the number of its reign.
     fn allow(&mut self, longest: Millis, now: Instant) -> u64 {
@@ -68,7 +75,7 @@ impl Node {
         let (since, digest, electorates) = slots.confirmations.ask(is_hurried, now)?;
         let [number, since] = [now, since].map(|at| question_number(slots.boot, at));
         let life = slots.confirmations.electorates().itself.life;
-        let remembered = slots.lengths.tell(electorates.is_some(), now);
+        let remembered = slots.remembered(electorates.is_some(), now);
         let asked = ConfirmQuestion {
             number,
             since,
@@ -118,8 +125,7 @@ impl Node {
         let known = slots.confirmations.electorates();
         let (life, digest) = (known.itself.life, known.digest());
         let electorates = (digest != asked.digest).then(|| known.clone());
-        let is_to_tell = electorates.is_some() || known.known.len() > 1;
-        let remembered = slots.lengths.tell(is_to_tell, now);
+        let remembered = slots.remembered(electorates.is_some(), now);
         Some(Confirmation {
             number,
             since,
@@ -147,5 +153,42 @@ impl Node {
             slots.confirmed(name, told, now);
         }
         self.wait_for_others(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cluster_memory::ClusterMemory;
+    use super::*;
+    use crate::engine::Electorate;
+
+    /// Regressions: who knew that others knew the same electorates did not tell what it remembered,
+    /// and they went over to the next one, or began the first, without it.
+    #[test]
+    fn what_is_remembered_is_told_while_another_electorate_may_come_to_count() {
+        let now = Instant::default();
+        let tells = |numbers: &[(u64, u64)]| {
+            let itself = Elector { name: b"aa".to_vec(), life: 1 };
+            let electorate = |&(number, origin)| {
+                let members = [itself.clone()].into();
+                Electorate { number, origin, members }
+            };
+            let known = numbers.iter().map(electorate).collect();
+            let longest = Millis::new(9_000);
+            let said = Said { master: b"cc".to_vec(), reign: 1, number: 1, longest };
+            let memory = ClusterMemory {
+                electorates: Electorates { itself: itself.clone(), known, ..Default::default() },
+                lengths: vec![(said, None)],
+                reign: None,
+            };
+            let mut node = Node::new();
+            node.join_cluster(7, memory, now);
+            let slots = node.slots.as_ref().expect("it is in a Cluster");
+            [false, true].map(|has_electorates| slots.remembered(has_electorates, now).len())
+        };
+        assert_eq!(tells(&[]), [1, 1], "it may begin");
+        assert_eq!(tells(&[(0, 0)]), [1, 1], "a replica may take the place of the only master");
+        assert_eq!(tells(&[(1, 5)]), [0, 1]);
+        assert_eq!(tells(&[(1, 5), (2, 5)]), [1, 1]);
     }
 }
