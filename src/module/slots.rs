@@ -308,8 +308,11 @@ fn come_to_all(context: &mut Context<'_>) {
     }
 }
 
-/// Ends the waits in slots if the operator asks for that, before another setting may follow.
+/// Notes how long leases were allowed to be, and ends the waits in slots if the operator asks for
+/// that, before another setting may follow.
 pub(super) fn configured(context: &mut Context<'_>) {
+    let (now, max_ttl) = (clock::now(), config::max_ttl());
+    process::with(context.in_server(), |process| process.node.note_own_lengths(max_ttl, now));
     let is_waiting = |process: &mut Process| {
         process.node.has_begun() && !process.node.unsettled_slots().is_empty()
     };

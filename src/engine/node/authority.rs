@@ -100,6 +100,8 @@ struct Office {
     waits_until: Instant,
     /// It waits at least up to this instant for masters of other groups.
     others_until: Instant,
+    /// When that wait began.
+    others_since: Option<Instant>,
     /// Its wait is over, and its floor is above the fences of other masters.
     is_settled: bool,
 }
@@ -243,7 +245,17 @@ impl Authority {
         let until = now.after(whole_wait(longest.max(self.longest.at(now))));
         if let Some(office) = self.office.as_mut().filter(|_| self.waits) {
             (office.others_until, office.is_settled) = (until, false);
+            office.others_since = Some(now);
             office.waits_until = office.waits_until.max(until);
+        }
+    }
+
+    /// Lets that wait be longer, if it is not over: a longer lease has been heard of.
+    pub(super) fn waits_longer(&mut self, longest: Millis) {
+        let Some(office) = self.office.as_mut().filter(|office| !office.is_settled) else { return };
+        if let Some(since) = office.others_since.filter(|_| self.waits) {
+            office.others_until = office.others_until.max(since.after(whole_wait(longest)));
+            office.waits_until = office.waits_until.max(office.others_until);
         }
     }
 
@@ -251,6 +263,7 @@ impl Authority {
     pub fn end_wait(&mut self) {
         if let Some(office) = &mut self.office {
             (office.waits_until, office.others_until) = Default::default();
+            office.others_since = None;
         }
     }
 
@@ -585,8 +598,15 @@ mod tests {
         late.waits_for(Millis::new(3_000), at(8_000));
         let longer = whole_wait(Millis::new(3_000)).get();
         assert_eq!(late.mandate(at(8_000)), Mandate::Waits(Millis::new(longer + 1)));
+        // Regression: it heard of a longer lease in its wait.
+        late.waits_longer(Millis::new(4_000));
+        late.waits_longer(Millis::new(1_000));
+        let longer = whole_wait(Millis::new(4_000)).get();
+        assert_eq!(late.mandate(at(8_001)), Mandate::Waits(Millis::new(longer)));
         late.end_wait();
         assert!(late.is_to_settle(at(8_000)));
+        late.waits_longer(Millis::new(4_000));
+        assert!(late.is_to_settle(at(8_000)), "it was told not to wait");
         // Before it has authority.
         let mut early = master();
         early.waits_for(Millis::ZERO, at(5_000));

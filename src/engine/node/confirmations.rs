@@ -325,7 +325,11 @@ impl Confirmations {
     /// count, and the questions said so.
     pub(super) fn know_of(&self, longest: Millis, now: Instant) -> bool {
         let (told, since) = self.allows;
-        longest <= told && self.are_most(|voter| voter.counts(now) && Some(since) <= voter.asked)
+        // Nobody else has a vote, but a replica is to hear of it.
+        let is_sent = !self.is_alone() || !self.has_replicas || since.after(CONFIRM_DELAY) <= now;
+        longest <= told
+            && is_sent
+            && self.are_most(|voter| voter.counts(now) && Some(since) <= voter.asked)
     }
 
     /// The longest lease of others that may stand, as those remember whose answers count.
@@ -343,7 +347,9 @@ impl Confirmations {
         now: Instant,
     ) -> Option<(Instant, u64, Option<Electorates>)> {
         let pause = if is_hurried { HURRY } else { ASK_EVERY };
-        let is_due = self.asked_at.is_none_or(|at| at.after(pause) <= now);
+        // At once if leases may be longer: a replica may take over from the only master any time.
+        let has_grown = self.asked_at < Some(self.allows.1);
+        let is_due = has_grown || self.asked_at.is_none_or(|at| at.after(pause) <= now);
         // A replica that takes over from the only master must have heard how long its leases stand.
         let has_others =
             !self.masters.is_empty() || self.votes().next().is_some() || self.has_replicas;

@@ -75,8 +75,9 @@ impl Node {
         max_ttl.max(granted.unwrap_or_default()).max(now.until(self.longest_until()))
     }
 
-    /// Notes how long leases may be that the node has got since it last did.
-    pub(super) fn note_own_lengths(&mut self, max_ttl: Millis, now: Instant) {
+    /// Notes how long leases may be that the node has got since it last did: before each question,
+    /// and when `lockmod.max-ttl` has changed.
+    pub fn note_own_lengths(&mut self, max_ttl: Millis, now: Instant) {
         let until = self.longest_until();
         if let Some(slots) = &mut self.slots {
             slots.own_lengths.note(until, (now, max_ttl));

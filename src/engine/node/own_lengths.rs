@@ -82,6 +82,18 @@ mod tests {
         }
     }
 
+    /// Regression: a setting that was raised and lowered again between two looks.
+    #[test]
+    fn a_lease_counts_that_was_allowed_between_two_looks() {
+        let mut own = OwnLengths::default();
+        let [long, short] = [Millis::new(8_000), Millis::new(900)];
+        own.note(at(1_500), (at(1_000), short));
+        own.note(at(1_500), (at(1_100), long));
+        // Granted at 1 200.
+        own.note(at(9_200), (at(1_300), short));
+        assert_eq!(longest(&own, 9_200), 8_000);
+    }
+
     #[test]
     fn what_was_given_back_or_is_over_counts_no_longer() {
         let (mut own, short) = (OwnLengths::resumed(Millis::new(9_000), at(5_000)), Millis::ZERO);

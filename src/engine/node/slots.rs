@@ -298,13 +298,14 @@ impl Node {
     }
 
     /// Lets a node that rests on replicas begin its wait anew when most masters first confirm its
-    /// slots: until then, another master may have decided there.
+    /// slots: until then, another master may have decided there. It waits longer if it hears of a
+    /// longer lease meanwhile.
     pub(super) fn wait_for_others(&mut self, now: Instant) {
-        if let Some(authority) = self.promises.authority_mut()
-            && let Some(slots) = &mut self.slots
-            && slots.owes_wait
-            && slots.confirmations.first_at().is_some()
-        {
+        let authority = self.promises.authority_mut();
+        let Some((authority, slots)) = authority.zip(self.slots.as_mut()) else { return };
+        if !slots.owes_wait {
+            authority.waits_longer(slots.longest(now));
+        } else if slots.confirmations.first_at().is_some() {
             slots.owes_wait = false;
             authority.waits_for(slots.longest(now), now);
         }
@@ -1061,6 +1062,8 @@ mod tests {
         let name = b"aa".to_vec();
         let alone = Shares { name, own: vec![(0, 9)], replicas, ..Shares::default() };
         only.sees(&alone, at(0));
+        assert!(only.confirm_question(at(99), LONGEST).is_some());
+        // Regression: it granted by a setting that was raised before its next question was due.
         let asked = only.confirm_question(at(100), length(9_000)).expect("its replica hears it");
         let mut replica = Node::new();
         replica.join_cluster(BOOT, ClusterMemory::default(), at(0));

@@ -588,7 +588,10 @@ impl Cluster {
 
     fn allow(&mut self, servers: Range<usize>, max_ttl: Millis) {
         self.note(servers.start, &format!("allow {max_ttl}: {servers:?}"));
-        servers.for_each(|at| self.masters[at].node.max_ttl = max_ttl);
+        for node in self.masters[servers].iter_mut().map(|master| &mut master.node) {
+            node.max_ttl = max_ttl;
+            node.engine.note_own_lengths(max_ttl, node.clocks().now);
+        }
     }
 
     async fn storm(&mut self) {
