@@ -32,5 +32,5 @@ try {
   })
 } catch (error) {
   if (!(error instanceof HeldError)) throw error
-  console.log(`left to ${error.label}`)
+  console.log(`left to ${error.label ?? 'another host'}`)
 }

@@ -32,7 +32,7 @@ def main(keep: float) -> None:
             # Waits until the time is over or the lease is lost.
             guard.lost.wait(max(0.0, start + keep - time.monotonic()))
     except HeldError as error:
-        print(f"left to {error.label}")
+        print(f"left to {error.label or 'another host'}")
 
 
 if __name__ == "__main__":

@@ -201,7 +201,7 @@ export class Locker {
    * await using guards = await locker.acquireMany(['account-17', 'account-21'])
    * for (const guard of guards) guard.check()
    */
-  acquireMany(names: Iterable<Name>, options?: ManyOptions): Promise<Guards>
+  acquireMany(names: Iterable<Name> & object, options?: ManyOptions): Promise<Guards>
 
   /**
    * Holds the lock while `work` runs, then releases it.
@@ -221,11 +221,11 @@ export class Locker {
 
   /** The same with all of these locks: `lost` is aborted when the first of them is lost. */
   usingMany<T>(
-    names: Iterable<Name>,
+    names: Iterable<Name> & object,
     work: (guards: Guards, lost: AbortSignal) => T | PromiseLike<T>,
   ): Promise<T>
   usingMany<T>(
-    names: Iterable<Name>,
+    names: Iterable<Name> & object,
     options: ManyOptions,
     work: (guards: Guards, lost: AbortSignal) => T | PromiseLike<T>,
   ): Promise<T>
@@ -284,15 +284,18 @@ export class Guard {
   readonly name: string
   /** Whether it is a writer's, so that nobody else holds the lock; false after a release. */
   readonly exclusive: boolean
-  /** How many milliseconds the holder may still rely on the lease; 0 when it has ended. */
+  /**
+   * How many milliseconds the holder may still rely on the lease; 0 when that is over. A lease that
+   * was not extended in time is lost `lostMargin` before: so much is left then, to stop in.
+   */
   readonly validity: number
   /** Whether the lease has ended, also by a release. Once true, it stays true. */
   readonly isLost: boolean
   /**
    * Aborted when the lease is lost, with the `LostError` as its reason.
    *
-   * That is `lostMargin` before the validity ends, whether any node answers or not. If the lock was
-   * removed by force, it is at the next renewal or extension, if there is one before that. A
+   * That is `lostMargin` before the validity ends, whether any node answers or not; or, if the lock
+   * was removed by force, when the next renewal or extension finds that. A
    * blocked event loop sees it as soon as it is free. A release does not abort it. Once the program
    * has read this, the lock is held until it is released or lost, or the program ends. It does not
    * keep the process alive.

@@ -7,7 +7,7 @@ const { inspect, types } = require('node:util')
 const { server } = require('./lib/clients.js')
 const { detached, flat, printable, shown, typed } = require('./lib/options.js')
 const { lockersOf } = require('./lib/shared.js')
-const { Locker, HeldError, LockError, LostError, OptionError } = require('./index.js')
+const { Locker, LockError, LostError, OptionError } = require('./index.js')
 
 /**
  * @typedef {import('./index.js').Guard} Guard
@@ -438,9 +438,11 @@ class Redlock extends EventEmitter {
     }
     // Of a wrong option no node learns.
     const attempts = error instanceof OptionError ? [] : [this.#stats([...error.nodes], resources)]
-    const what = error instanceof HeldError ? 'The operation was unable to achieve a quorum: ' : ''
-    const text = error instanceof OptionError ? spelled(error.message) : error.message
-    return new ExecutionError(what + text, attempts, { cause: error })
+    const isOption = error instanceof OptionError
+    const text = isOption
+      ? spelled(error.message)
+      : `The operation was unable to achieve a quorum: ${error.message}`
+    return new ExecutionError(text, attempts, { cause: error })
   }
 }
 

@@ -126,7 +126,7 @@ impl From<Ending> for Lost {
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Lost::Expired => "its validity ended without having been renewed",
+            Lost::Expired => "it was not extended in time",
             Lost::Removed => "a quorum of nodes says that it was removed by force",
             Lost::MaxHold => "it was held for as long as max_hold allows",
             Lost::Released => "it was released",
@@ -143,9 +143,6 @@ pub struct WhyLost<'a>(pub Lost, pub &'a [NodeReport]);
 impl fmt::Display for WhyLost<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WhyLost(Lost::Expired, []) => {
-                f.write_str("its validity ended, because nothing extended it")
-            }
             WhyLost(lost, []) => lost.fmt(f),
             WhyLost(lost, nodes) => write!(f, "{lost}: {}", Summary(nodes)),
         }

@@ -86,7 +86,7 @@ pub(super) struct LeaseRules {
 impl LeaseRules {
     /// Checks the options, and derives what follows from them.
     pub(super) fn plan(&self, asked: LeaseOptions) -> Result<LeasePlan, String> {
-        self.check_ttl(asked.ttl)?;
+        self.check_ttl(asked.ttl, self.ttl_min())?;
         self.check_timeout(asked.ttl)?;
         self.replan(asked)
     }
@@ -97,7 +97,7 @@ impl LeaseRules {
     /// Which option cannot work, and what to give instead. The timeout was chosen for the first
     /// ttl, so it need not fit into a shorter one unless the lease is renewed by that.
     pub(super) fn replan(&self, asked: LeaseOptions) -> Result<LeasePlan, String> {
-        self.check_ttl(asked.ttl)?;
+        self.check_ttl(asked.ttl, self.ttl_min_of(asked.renews))?;
         if asked.renews {
             self.check_timeout(asked.ttl)?;
         }
@@ -112,11 +112,11 @@ impl LeaseRules {
         self.timeout.unwrap_or(by_ttl.min(ttl / TIMEOUT_DEFAULT_DIVISOR_MIN))
     }
 
-    fn check_ttl(&self, ttl: Duration) -> Result<(), String> {
-        let (given, min) = (self.unit.shown(ttl), self.unit.shown(self.ttl_min()));
+    fn check_ttl(&self, ttl: Duration, least: Duration) -> Result<(), String> {
+        let (given, min) = (self.unit.shown(ttl), self.unit.shown(least));
         let max = self.unit.at_most(self.max_ttl);
         let is_within = (TTL_MIN..=self.max_ttl).contains(&ttl);
-        if !is_within && self.max_ttl < self.ttl_min() {
+        if !is_within && self.max_ttl < least {
             return Err(format!(
                 "max_ttl {} is below the shortest ttl that the settings allow: give {min} or more",
                 self.unit.shown(self.max_ttl)
@@ -136,7 +136,12 @@ impl LeaseRules {
 
     /// A ttl that is long enough for the other settings.
     pub(super) fn ttl_min(&self) -> Duration {
-        let (timeout, drift) = (self.timeout.unwrap_or_default(), self.drift.unwrap_or_default());
+        self.ttl_min_of(true)
+    }
+
+    fn ttl_min_of(&self, renews: bool) -> Duration {
+        let timeout = self.timeout.filter(|_| renews).unwrap_or_default();
+        let drift = self.drift.unwrap_or_default();
         let by_margin = self.margin.map(|margin| {
             let margins = margin.saturating_mul(2);
             let drift = self.drift.unwrap_or(margins / DRIFT_PART + DRIFT_ROUNDED);
@@ -179,8 +184,9 @@ impl LeaseRules {
         if timeout > most {
             return Err(format!(
                 "timeout {given} does not fit into the ttl {}: give {least} to {up_to}, a third of \
-                 it, so that a renewal can be tried again",
-                self.unit.shown(ttl)
+                 it, so that a renewal can be tried again, or ask for a ttl of at least {}",
+                self.unit.shown(ttl),
+                self.unit.shown(self.ttl_min())
             ));
         }
         Ok(())
@@ -207,8 +213,9 @@ impl LeaseRules {
                 (false, true) => "nothing of max_hold",
                 (false, false) => "nothing of the ttl",
             };
+            let or = if length < terms.ttl { "" } else { ", or ask for a longer ttl" };
             return Err(format!(
-                "lost_margin {} leaves {leaves} {}: give less than {}",
+                "lost_margin {} leaves {leaves} {}: give less than {}{or}",
                 self.unit.shown(self.margin.unwrap_or_else(|| margin.into())),
                 self.unit.shown(length.into()),
                 self.unit.at_most(end.into())

@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(
             problem(three().lost_margin(Duration::from_secs(30))),
             "lost_margin 30s leaves too little time after a renewal, at a third of the ttl 30s: \
-             give less than 9.8s"
+             give less than 9.8s, or ask for a longer ttl"
         );
         let once = three().renew(false).lost_margin(Duration::from_secs(30));
         assert!(problem(once).contains("nothing of the ttl 30s: give less than 29.6s"));

@@ -228,7 +228,7 @@ fn a_lost_lock_ends_the_whole_process_group_before_the_lease_does() {
     let output = child.wait_with_output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(122), "{said}");
-    assert!(said.contains("without having been renewed: 3 of 3 nodes timed out"), "{said}");
+    assert!(said.contains("it was not extended in time: 3 of 3 nodes timed out"), "{said}");
 }
 
 #[test]

@@ -142,7 +142,8 @@ function login({ username: user, password, credentialsProvider: provider }) {
   // node-redis makes a provider of a user and a password.
   const isOwn = provider && (provider.type !== 'async-credentials-provider' || !(user || password))
   if (isOwn) throw new Unclear('its credentialsProvider may return another login each time')
-  return { user, password }
+  // A server that asks for no password takes any from this user, and refuses one without a name.
+  return { user: user || (password ? 'default' : undefined), password }
 }
 
 /**

@@ -173,7 +173,8 @@ function asked(first, second) {
 }
 
 /**
- * Releases these locks when the work is done.
+ * Releases these locks when the work is done. It is not begun if one of them is lost by then, as
+ * after a pause of the process.
  *
  * @template T
  * @param {Held[]} held
@@ -184,6 +185,7 @@ function asked(first, second) {
 async function hold(held, signal, work) {
   let result
   try {
+    for (const guard of held) guard.check()
     result = await work(signal)
   } catch (error) {
     const lost = await endAll(held)

@@ -273,7 +273,7 @@ test('a lease that expires names the nodes that did not extend it', async () => 
   const locker = patient({ ttl: 1500, timeout: 200 })
   const told = (error) => {
     assert.ok(error instanceof LostError, error)
-    const lease = /^the lease of lock 'dumb' with fence \d+ and a ttl of 1500 ms is lost: .* renewed: 2 of 3 nodes /
+    const lease = /^the lease of lock 'dumb' with fence \d+ and a ttl of 1500 ms is lost: .* time: 2 of 3 nodes /
     assert.match(error.message, lease)
     const [one, two, three] = error.nodes.map(({ vote }) => vote)
     assert.deepEqual([one, two, three], ['timed_out', 'timed_out', 'confirmed'])
@@ -293,7 +293,7 @@ test('a lease that expires names the nodes that did not extend it', async () => 
   for (const node of nodes.slice(0, 2)) node.resume()
   const guard = await patient({ ttl: 1500, timeout: 400 }).acquire('still', { renew: false })
   await new Promise((resolve) => guard.lost.addEventListener('abort', resolve))
-  const still = { name: 'LostError', message: /its validity ended, because nothing extended it$/, nodes: [] }
+  const still = { name: 'LostError', message: /it was not extended in time$/, nodes: [] }
   assert.throws(() => guard.check(), still)
   await assert.rejects(guard.release(), still)
 })
@@ -302,7 +302,7 @@ test('a lease that expires names its ttl', async () => {
   // 30 was meant to be seconds.
   const ends = async (guard, ttl) => {
     if (!guard.isLost) await new Promise((resolve) => guard.lost.addEventListener('abort', resolve))
-    const message = new RegExp(` and a ttl of ${ttl} is lost: its validity ended`)
+    const message = new RegExp(` and a ttl of ${ttl} is lost: it was not extended in time`)
     assert.throws(() => guard.check(), { name: 'LostError', message })
   }
   await ends(await patient({ timeout: 5 }).acquire('short', { ttl: 30, renew: false }), '30 ms')
@@ -411,7 +411,7 @@ test('wrong settings are refused with what to do', async () => {
     [list, { maxTtl: 900, timeout: 500 }, /^maxTtl 900 ms is below .*: give 1500 ms or more$/],
     [list, { ttl: 90_000_000 }, /^ttl 90000000 ms is above .* give 20 ms to 86400000 ms .* with maxTtl$/],
     [list, { maxHold: 5 }, /^maxHold 5 ms is too short: give at least 20 ms$/],
-    [list, { lostMargin: 50_000 }, /^lostMargin 50000 ms .* the ttl 30000 ms: give less than 9850 ms$/],
+    [list, { lostMargin: 50_000 }, /^lostMargin 50000 ms .* the ttl 30000 ms: give less than 9850 ms, or ask for a longer ttl$/],
     [list.slice(0, 2), {}, /with allowEvenNodes$/],
     [list, { ttl: null }, /^ttl is null: give a number of milliseconds, 20 to 86400000$/],
     [list, { label: null }, /^label is null: give a string of up to 128 bytes$/],
@@ -832,6 +832,23 @@ test('the lock outlives an event loop that is blocked, and a loss is told after 
   const awake = Date.now()
   assert.ok(guard.isLost)
   assert.ok((await heard) - awake < 3000)
+})
+
+test('work is not begun under a lease that has ended', async () => {
+  // Regression: after a pause of the process, the work ran to its end, and was never told.
+  const brief = { ttl: 1200, timeout: 400, maxHold: 600 }
+  const begins = () => assert.fail('the lease has ended')
+  for (const start of [
+    (locker) => locker.using('ended', begins),
+    (locker) => locker.usingMany(['ended', 'ended too'], begins),
+  ]) {
+    const used = start(patient(brief))
+    // Begun in this turn of the loop, and granted while it is blocked.
+    await null
+    block(1500)
+    await assert.rejects(used, { name: 'LostError', reason: 'max_hold' })
+  }
+  assert.equal((await nodes[0].info('ended')).state, 'free')
 })
 
 test('a wait that is aborted leaves nothing behind', async () => {

@@ -463,7 +463,7 @@ test('clients that are not understood are refused', () => {
   for (const [client, said] of wrong) assert.throws(() => server(client), said)
   assert.throws(() => new ours.Redlock([{ options: {} }]), { name: 'OptionError', message: /give a URL.*or a Locker/ })
   const local = new Redis({ path: '/run/x?', password: 'p&', db: 3, lazyConnect: true })
-  assert.equal(server(local).url, 'unix:///run/x%3F?pass=p%26&db=3')
+  assert.equal(server(local).url, 'unix:///run/x%3F?user=default&pass=p%26&db=3')
   // They name no host, and connect to localhost.
   assert.equal(server(createClient()).url, 'redis://localhost:6379/0')
   assert.equal(server(createClient({ socket: { port: 1 }, database: 2 })).url, 'redis://localhost:1/2')
@@ -505,6 +505,8 @@ test('clients of every kind lead to their server', async () => {
     const made = [
       [`redis://${host}:${port}`],
       clients([{ port }], { keyPrefix: 'p:', db: 0 }),
+      // No password is asked for.
+      clients([{ port }], { password: 'p' }),
       [createClient({ url: `redis://${host}:${port}/0` })],
       [createClient({ socket: { host, port } })],
       [createClient({ url: `redis://u%40:p%2F%3A@${host}:${secret.port}` })],

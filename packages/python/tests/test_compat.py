@@ -177,6 +177,14 @@ def test_a_refusal_is_the_error_that_redis_py_raises(servers: list[Node], name: 
         client.close()
 
 
+def test_a_password_that_a_server_does_not_ask_for_is_no_obstacle(servers: list[Node], name: str) -> None:
+    client = redis.Redis(port=servers[0].port, password="not asked for")
+    for kind in (redis.lock.Lock, compat.Lock):
+        with kind(client, f"{name}:{kind.__module__}", timeout=1):
+            pass
+    client.close()
+
+
 def test_a_question_is_refused_as_an_acquisition_is(servers: list[Node], name: str) -> None:
     # It was a ConnectionError, as if the server were down.
     errors, asked = redis.exceptions, name + ":asked"
@@ -578,12 +586,12 @@ def test_clients_of_every_kind_lead_to_their_server(locker: lockmod.Locker) -> N
     usual: dict[str, Any] = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True, "ssl_ciphers": None}
     assert url(redis.Redis(host="a", ssl=True, **usual)) == "rediss://a:6379/0"
     local = redis.Redis(unix_socket_path="/run/x?", db=3, password="p&")
-    assert url(local) == "unix:///run/x%3F?pass=p%26&db=3"
+    assert url(local) == "unix:///run/x%3F?user=default&pass=p%26&db=3"
     for library in (redis, redis.asyncio):
         assert url(library.Redis(host="a")) == "redis://a:6379/0"
         pool = library.BlockingConnectionPool.from_url("rediss://:p@a:5/1?ssl_ca_certs=ca.pem")
         assert server(library.Redis(connection_pool=pool)) == (
-            "rediss://:p@a:5/1",
+            "rediss://default:p@a:5/1",
             ("ca.pem", None, None),
         )
     # A few lockers, however many timeouts there are.
@@ -691,7 +699,7 @@ def test_clients_that_are_not_understood_are_refused() -> None:
         return redis.Redis(connection_pool=kind(**settings))
 
     # As in redis-py.
-    assert server(pool(password="p")).url == "redis://:p@localhost:6379/0"
+    assert server(pool(password="p")).url == "redis://default:p@localhost:6379/0"
     wrong = [
         ("credential_provider", redis.Redis(host="a", credential_provider=Provider())),
         ("OwnPool", pool(own(redis.ConnectionPool), host="a")),

@@ -136,14 +136,18 @@ class _Settings(NamedTuple):
         return self.all.get("db") or 0
 
     def login(self) -> tuple[str, str]:
-        """User and password, quoted for a URL."""
+        """User and password, quoted for a URL.
+
+        Without a user, it is named: a server that asks for no password takes any from that user,
+        as with redis-py, and refuses one without a name.
+        """
         user, password = self.all.get("username"), self.all.get("password")
         provider = self.all.get("credential_provider")
         if provider is not None:
             if not _is(_class(provider), "UsernamePasswordCredentialProvider"):
                 raise _Unclear("its credential_provider may return another login each time")
             user, password = provider.username, provider.password
-        return _quoted(user or ""), _quoted(password or "")
+        return _quoted(user or ("default" if password else "")), _quoted(password or "")
 
     def secret(self) -> str:
         """The login as the part of a URL before the host."""

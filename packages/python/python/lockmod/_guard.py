@@ -136,7 +136,11 @@ class _Held(Made):
 
     @property
     def validity(self) -> float:
-        """How many seconds the holder may still rely on the lease; 0 when it has ended."""
+        """How many seconds the holder may still rely on the lease; 0 when that is over.
+
+        A lease that was not extended in time is lost `lost_margin` before: so much is left then, to
+        stop in.
+        """
         return self._lease.validity()
 
     def check(self) -> None:
@@ -389,13 +393,19 @@ class AsyncGuard(_AsyncBlocks, _Held):
         return AsyncLost(self._callbacks, self._lease)
 
     async def extend(self, ttl: SupportsFloat | None = None) -> None:
-        """Extends the lease now, to `ttl` seconds if it is given; see `Guard.extend`."""
+        """Extends the lease now, to `ttl` seconds if it is given; see `Guard.extend`.
+
+        If it is cancelled, the extension may have been sent, or not.
+        """
         length = seconds(ttl)
         self._refuse_fork()
         await run(lambda port: self._lease.extend(length, port))
 
     async def downgrade(self) -> None:
-        """Turns a writer into a reader; see `Guard.downgrade`."""
+        """Turns a writer into a reader; see `Guard.downgrade`.
+
+        If it is cancelled, it may have been sent, or not: `exclusive` tells.
+        """
         self._refuse_fork()
         await run(self._lease.downgrade)
 

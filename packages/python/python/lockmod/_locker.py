@@ -478,13 +478,13 @@ class Lock(Made, _lockmod.Blocks):
     one, as those of an `ExitStack`, end the last of their thread or task first: for another order,
     use `enter_context(locker.acquire(...))`, whose guard knows which is which.
 
-    A signal handler that raises, as that of Ctrl-C does, leaves no lock behind: not while the block
-    begins, nor while it ends. CPython can still run a handler directly before it calls `__exit__`
-    (before 3.11) or directly after `__enter__` (from 3.14 on). If it raises there, the lock is held
-    for as long as this object lives. The same if a loop is closed while a task is in a block
-    (`asyncio.run` cancels such tasks first), and, until that, in an `async with` block just as its
-    end begins: give such handlers to the loop's `add_signal_handler`, which runs them between
-    tasks.
+    A signal handler that raises, as that of Ctrl-C does, leaves no lock of a `with` block behind:
+    not while the block begins, nor while it ends. CPython can still run a handler directly before
+    it calls `__exit__` (before 3.11) or directly after `__enter__` (from 3.14 on). If it raises
+    there, the lock is held for as long as this object lives. The same if a loop is closed while a
+    task is in a block, or waits for its lock (`asyncio.run` cancels such tasks first). In a loop,
+    such a handler may stop the loop's own code, so that a task waits for ever, with asyncio alone
+    too: give the handler to the loop's `add_signal_handler`, which runs it between tasks.
 
     >>> lock = locker.lock("report-9")
     >>> with lock as guard:
