@@ -129,7 +129,9 @@ impl Slots {
 
     /// What the state file must have: doubts before what follows from them, and their end last.
     fn news(&mut self, now: Instant) -> Vec<Change> {
-        let doubts = self.table.has_doubts() || self.rise.is_unconfirmed(&self.confirmations, now);
+        let has_risen = self.rise.is_unconfirmed(&self.confirmations, now);
+        self.doubt_after_rise(has_risen, now);
+        let doubts = self.table.has_doubts() || has_risen;
         let had_doubts = std::mem::replace(&mut self.has_noted_doubts, doubts);
         let electorates = self.confirmations.succession().news().map(Change::Electorates);
         let begin = (doubts && !had_doubts).then_some(Change::Doubts(true));
@@ -137,6 +139,17 @@ impl Slots {
         let longest = self.lengths.news(now);
         // Whoever knows an electorate knows the lengths that came with it.
         begin.into_iter().chain(longest).chain(electorates).chain(end).collect()
+    }
+
+    /// Lets a master doubt whose epoch has risen since its start, before most have answered: with
+    /// that epoch it wins back what others took while it was down. One that knew no electorate then
+    /// is of a new Cluster.
+    fn doubt_after_rise(&mut self, has_risen: bool, now: Instant) {
+        let is_new = self.confirmations.electorates().known.is_empty();
+        let is_first = self.confirmations.first_at().is_none();
+        if has_risen && is_first && !is_new && !self.table.has_doubts() {
+            self.table.doubt_all(now);
+        }
     }
 
     /// Whether the node may decide at all. A rest does not end while too few masters answer: how
@@ -1191,6 +1204,32 @@ mod tests {
         let none = Shares { own: Vec::new(), had_none: true, ..shares(&[]) };
         assert!(waits(false, &shares(&[])) && !waits(false, &none));
         assert!(waits(true, &none), "its slots may come a moment later");
+    }
+
+    /// Regression: what another had taken while this one was down came back with its higher epoch.
+    #[test]
+    fn who_raises_its_epoch_before_its_first_majority_waits_for_what_others_may_have_taken() {
+        let waits = |is_new: bool| {
+            let member = |name: &[u8]| Elector { name: name.to_vec(), life: 1 };
+            let members = [member(b""), member(b"bb")].into();
+            let known = [Electorate { number: 1, origin: 5, members }];
+            let known = known.into_iter().filter(|_| !is_new).collect();
+            let electorates = Electorates { itself: member(b""), known, ..Electorates::default() };
+            let memory = ClusterMemory { electorates, ..ClusterMemory::default() };
+            let mut node = Node::new();
+            node.join_cluster(BOOT, memory, at(0));
+            for (epoch, now) in [(5, 0), (6, 1_000)] {
+                node.see(&Shares { epoch, ..shares(&[]) }, at(now));
+                let _ = node.news_of_slots(at(now));
+            }
+            for now in [2_000, 3_000] {
+                node.hear(b"bb", footing(0, 0), at(now));
+            }
+            node.sees(&Shares { epoch: 6, ..shares(&[]) }, at(3_000));
+            come(&mut node, 5, 3_000)
+        };
+        assert!(matches!(waits(false), Came::Waits { .. } | Came::Asks), "{:?}", waits(false));
+        assert_eq!(waits(true), Came::Decides(false));
     }
 
     /// Regressions: who raised its epoch just before it read that a slot had gone to another
