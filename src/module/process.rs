@@ -15,8 +15,8 @@ use super::ffi::{Guarded, InServer};
 use super::state_file::{Claimed, StateFile};
 use crate::codec::LoadedLock;
 use crate::engine::{
-    CallId, Ceilings, Change, Clocks, Fence, Granted, Instant, Lock, Millis, Node, Refusal,
-    SlotRuns, Stop,
+    CallId, Ceilings, Change, Clocks, Fence, Granted, Instant, Lock, Millis, Node, Refusal, Shares,
+    Stop,
 };
 
 static PROCESS: Guarded<Process> = Guarded::new(Process {
@@ -37,7 +37,7 @@ static PROCESS: Guarded<Process> = Guarded::new(Process {
     is_scan_timed: false,
     policy: String::new(),
     tended_at: Instant::from_millis(0),
-    slots_at_load: None,
+    shares_at_load: None,
     slots_seen_at: Instant::from_millis(0),
     slots_sent_at: Instant::from_millis(0),
 });
@@ -80,9 +80,9 @@ pub(super) struct Process {
     pub(super) policy: String,
     /// When the replicas were looked at last.
     pub(super) tended_at: Instant,
-    /// The node's slots in the Cluster when the module was loaded, until it looks at them. The
-    /// server may take more once it has its data set.
-    pub(super) slots_at_load: Option<SlotRuns>,
+    /// Which slots and epoch the server had when the module was loaded, until the node looks at
+    /// them. The server may take more slots once it has its data set.
+    pub(super) shares_at_load: Option<Shares>,
     /// When it was last time to look at the slots of the Cluster.
     pub(super) slots_seen_at: Instant,
     /// When questions or reports were last sent to the other masters.

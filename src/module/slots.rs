@@ -285,9 +285,10 @@ pub(super) fn look(context: &mut Context<'_>) {
     };
     let mut shares = read_shares(&text);
     shares.holds_back = context.must_not_replicate();
-    if let Some(earlier) = process::with(server, |process| process.slots_at_load.take()) {
-        shares.found = found(context, &shares.own_since(&earlier));
-        shares.had_none = earlier.is_empty();
+    if let Some(earlier) = process::with(server, |process| process.shares_at_load.take()) {
+        shares.found = found(context, &shares.own_since(&earlier.own));
+        shares.had_none = earlier.own.is_empty();
+        shares.has_risen = earlier.epoch < shares.epoch;
     }
     let now = clock::now();
     process::with(server, |process| process.node.see(&shares, now));

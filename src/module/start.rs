@@ -48,7 +48,7 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
     }
     let shares = context.flags().is_in_cluster().then(|| context.cluster_nodes()).flatten();
     process::with(server, |process| {
-        process.slots_at_load = shares.map(|text| read_shares(&text).own);
+        process.shares_at_load = shares.map(|text| read_shares(&text));
         process.node.rest_on(config::replicas());
         let found = claimed.as_ref().map(|claimed| claimed.found);
         process.node.found(found, clock::read(), clock::boot_id());
@@ -169,7 +169,7 @@ pub(super) fn promoted(context: &mut Context<'_>) {
         process.may_be_replica = false;
         if is_in_cluster {
             // It waits for all leases in its slots, and looks at the slots when they are its own.
-            process.slots_at_load = None;
+            process.shares_at_load = None;
             process.node.rejoin_cluster(clock::boot_id());
         }
         process.node.promoted(now, max_ttl, caution)

@@ -32,8 +32,9 @@ pub(super) struct Rise {
 
 impl Rise {
     /// Notes the epoch that a look shows.
-    pub(super) fn look(&mut self, epoch: u64, now: Instant) {
-        if self.epoch.replace(epoch).is_some_and(|before| before < epoch) {
+    pub(super) fn look(&mut self, shares: &Shares, now: Instant) {
+        let before = self.epoch.replace(shares.epoch);
+        if shares.has_risen || before.is_some_and(|before| before < shares.epoch) {
             self.at = Some(now);
         }
     }

@@ -23,6 +23,8 @@ pub struct Shares {
     pub own: SlotRuns,
     /// At the first look after a start: whether it had none when it was loaded.
     pub had_none: bool,
+    /// Its epoch has risen since the module was loaded: for the first look.
+    pub has_risen: bool,
     /// Those of its own that nobody gave to it. At its start, a server takes each slot that no
     /// master has, if it has keys there.
     pub found: SlotRuns,

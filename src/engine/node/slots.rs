@@ -81,10 +81,13 @@ pub struct Slots {
     /// A node that rests on replicas has not begun its wait anew since most masters first confirmed
     /// the slots that it had at its start or promotion: of others, it asks their masters.
     owes_wait: bool,
+    /// It knew others with a vote at its start.
+    had_company: bool,
 }
 
 impl Slots {
     fn new(boot: u64, was_promoted: bool, electorates: Electorates) -> Slots {
+        let had_company = electorates.known.iter().any(|one| one.origin != 0);
         Slots {
             boot,
             table: SlotTable::new(),
@@ -102,6 +105,7 @@ impl Slots {
             told: None,
             has_noted_doubts: false,
             owes_wait: was_promoted,
+            had_company,
         }
     }
 
@@ -113,7 +117,7 @@ impl Slots {
         self.table.look(shares, now);
         self.company.look(shares, (self.table.others(), has_jumped), now);
         self.epoch.look(shares, now);
-        self.rise.look(shares.epoch, now);
+        self.rise.look(shares, now);
         let has_lost = self.confirmations.look(shares, now);
         self.witness.look(shares);
         self.compare(now);
@@ -142,12 +146,11 @@ impl Slots {
     }
 
     /// Lets a master doubt whose epoch has risen since its start, before most have answered: with
-    /// that epoch it wins back what others took while it was down. One that knew no electorate then
-    /// is of a new Cluster.
+    /// that epoch it wins back what others took while it was down. In a new Cluster, servers raise
+    /// their epochs too.
     fn doubt_after_rise(&mut self, has_risen: bool, now: Instant) {
-        let is_new = self.confirmations.electorates().known.is_empty();
         let is_first = self.confirmations.first_at().is_none();
-        if has_risen && is_first && !is_new && !self.table.has_doubts() {
+        if has_risen && is_first && self.had_company && !self.table.has_doubts() {
             self.table.doubt_all(now);
         }
     }
@@ -1209,7 +1212,7 @@ mod tests {
     /// Regression: what another had taken while this one was down came back with its higher epoch.
     #[test]
     fn who_raises_its_epoch_before_its_first_majority_waits_for_what_others_may_have_taken() {
-        let waits = |is_new: bool| {
+        let waits = |is_new: bool, has_risen: bool| {
             let member = |name: &[u8]| Elector { name: name.to_vec(), life: 1 };
             let members = [member(b""), member(b"bb")].into();
             let known = [Electorate { number: 1, origin: 5, members }];
@@ -1218,8 +1221,9 @@ mod tests {
             let memory = ClusterMemory { electorates, ..ClusterMemory::default() };
             let mut node = Node::new();
             node.join_cluster(BOOT, memory, at(0));
-            for (epoch, now) in [(5, 0), (6, 1_000)] {
-                node.see(&Shares { epoch, ..shares(&[]) }, at(now));
+            for (epoch, now) in [(if has_risen { 6 } else { 5 }, 0), (6, 1_000)] {
+                let has_risen = has_risen && now == 0;
+                node.see(&Shares { epoch, has_risen, ..shares(&[]) }, at(now));
                 let _ = node.news_of_slots(at(now));
             }
             for now in [2_000, 3_000] {
@@ -1228,8 +1232,13 @@ mod tests {
             node.sees(&Shares { epoch: 6, ..shares(&[]) }, at(3_000));
             come(&mut node, 5, 3_000)
         };
-        assert!(matches!(waits(false), Came::Waits { .. } | Came::Asks), "{:?}", waits(false));
-        assert_eq!(waits(true), Came::Decides(false));
+        for has_risen in [false, true] {
+            assert!(
+                matches!(waits(false, has_risen), Came::Waits { .. }),
+                "before or after a look"
+            );
+            assert_eq!(waits(true, has_risen), Came::Decides(false), "so do new ones");
+        }
     }
 
     /// Regressions: who raised its epoch just before it read that a slot had gone to another

@@ -495,6 +495,7 @@ impl Master {
             found: runs(self.found.iter().copied()),
             others,
             had_none: self.had_none,
+            has_risen: false,
             holds_back: self.holds_until > Instant::now(),
             idle: idle.into_iter().map(|(name, _)| name).collect(),
             importing: names(&self.importing),
