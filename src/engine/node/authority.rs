@@ -233,7 +233,7 @@ impl Authority {
     /// Notes that the wait is over, and the node's floor above all fences of other masters.
     pub fn settled(&mut self) {
         if let Some(office) = &mut self.office {
-            office.is_settled = true;
+            (office.is_settled, office.others_since) = (true, None);
             self.longest.heard = Millis::ZERO;
         }
     }
@@ -585,6 +585,20 @@ mod tests {
         let master = supported();
         assert_eq!(master.mandate(at(9_000)), Mandate::Waits(Millis::new(1)));
         assert!(!master.is_settled());
+    }
+
+    /// What is heard after that wait makes no later one longer.
+    #[test]
+    fn a_wait_for_masters_of_other_groups_is_over_for_good() {
+        let mut master = supported();
+        master.waits_for(TTL, at(6_053));
+        master.settled();
+        master.look(at(90_000), &[], true);
+        master.look(at(91_000), &[replica(1, 101), replica(2, 0)], true);
+        master.beats(at(97_000), 200);
+        master.look(at(97_053), &[replica(1, 201), replica(2, 0)], true);
+        master.waits_longer(Millis::new(1_000_000));
+        assert_eq!(master.mandate(at(97_053)), Mandate::Waits(Millis::new(WAIT + 1)));
     }
 
     /// Regression: a promoted master that was cut off from all others waited by the clock, and then
