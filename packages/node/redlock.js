@@ -54,6 +54,10 @@ const UNIT = Object.freeze({
   automaticExtensionThreshold: ' of milliseconds',
 })
 
+// A longer duration gives nodes no more time.
+const SLOW = 'a slow network needs a longer ttl or timeout'
+const PATIENT = 'for a slow network give a Locker with a longer timeout'
+
 /** The longest time that a timer can wait for. */
 const LONG = 2 ** 31 - 1
 
@@ -331,6 +335,7 @@ class Redlock extends EventEmitter {
     // As the timer of node-redlock does, it keeps the process alive.
     const alive = setInterval(() => {}, LONG)
     try {
+      if (signal.error !== undefined) throw signal.error
       return await routine(signal)
     } finally {
       clearInterval(alive)
@@ -441,7 +446,7 @@ class Redlock extends EventEmitter {
     const isOption = error instanceof OptionError
     const text = isOption
       ? spelled(error.message)
-      : `The operation was unable to achieve a quorum: ${error.message}`
+      : `The operation was unable to achieve a quorum: ${error.message.replace(SLOW, PATIENT)}`
     return new ExecutionError(text, attempts, { cause: error })
   }
 }

@@ -8,7 +8,7 @@ const { Guard, Guards, OURS, endAll, firstLost } = require('./guard.js')
 const { binary, native } = require('./native.js')
 const { ASKED, MANY, SETTINGS, TRIED, check, detached, flat } = require('./options.js')
 const { list, named, shown, urls } = require('./options.js')
-const { run } = require('./port.js')
+const { flush, run } = require('./port.js')
 
 /**
  * @typedef {import('..').AcquireOptions} AcquireOptions
@@ -217,13 +217,25 @@ function isStop(error, signal) {
   return name === 'AbortError' || cause === signal.reason
 }
 
-// Releases what is held when the program ends. A node that hangs delays that by its timeout. When a
-// worker thread ends, its guards are collected.
-// The package may be loaded again, as between tests: once is enough for one native part.
+// When the program ends, sends what was started in its last turn, and releases what is held. A node
+// that hangs delays that by its timeout. When a worker thread ends, its guards are collected.
+// The package may be loaded again, as between tests: one listener is enough for one native part.
 const ending = Symbol.for(`lockmod at exit: ${binary}`)
-if (isMainThread && !(ending in process)) {
-  Object.defineProperty(process, ending, { value: true })
-  process.on('exit', () => native.finish())
+/** @type {Record<symbol, Set<WeakRef<() => void>> | undefined>} */
+const endings = /** @type {any} */ (process)
+if (isMainThread) {
+  let all = endings[ending]
+  if (all === undefined) {
+    /** @type {Set<WeakRef<() => void>>} */
+    const flushes = new Set()
+    all = flushes
+    Object.defineProperty(process, ending, { value: flushes })
+    process.on('exit', () => {
+      for (const flush of flushes) flush.deref()?.()
+      native.finish()
+    })
+  }
+  all.add(new WeakRef(flush))
 }
 
 module.exports = { Locker }

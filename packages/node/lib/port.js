@@ -178,4 +178,9 @@ function watch(start, tell) {
   send(true)
 }
 
-module.exports = { run, watch }
+/** Sends what was started in this turn of the loop, at the end of the program. */
+function flush() {
+  port.flush()
+}
+
+module.exports = { flush, run, watch }

@@ -925,6 +925,21 @@ test('a program that ends leaves nothing behind, and is not kept from ending', a
   assert.deepEqual(await states(locker, 'kept'), new Set(['held']))
 })
 
+test('a program that ends sends the releases of its last turn', async () => {
+  const begun = Date.now()
+  const { status, err } = program(`;(async () => {
+    const guards = []
+    for (let at = 0; at < 5; at++) guards.push(await locker.acquire('last-' + at))
+    for (const guard of guards) guard.release()
+    process.exit(0)
+  })()`)
+  assert.equal(status, 0, err)
+  assert.ok(Date.now() - begun < PATIENCE)
+  for (let at = 0; at < 5; at++) {
+    for (const node of nodes) assert.notEqual((await node.info(`last-${at}`)).state, 'held')
+  }
+})
+
 test('a worker thread has locks of its own, which end with it', async () => {
   const text = `const { Locker } = require('lockmod')
     const { parentPort, workerData } = require('node:worker_threads')

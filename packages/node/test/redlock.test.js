@@ -365,6 +365,22 @@ test('a routine that blocks the event loop does not lose its lock', async () => 
   })
 })
 
+test('a routine is not begun under a lease that has ended', async () => {
+  const redlock = new ours.Redlock(clients(nodes))
+  let isBegun = false
+  const used = redlock.using(['ended'], 1000, async () => {
+    isBegun = true
+  })
+  await null
+  // It is granted while the loop is blocked, and not extended after that.
+  block(300)
+  for (const node of nodes) node.pause()
+  block(1500)
+  for (const node of nodes) node.resume()
+  await assert.rejects(used, { name: 'ExecutionError' })
+  assert.ok(!isBegun)
+})
+
 test('resources whose waits are longer than a duration are all held in the end', async () => {
   const redlock = new ours.Redlock(clients(nodes), { retryCount: -1 })
   const b = await redlock.acquire(['many:b'], 3000)

@@ -254,11 +254,14 @@ impl Slots {
         !self.jumped_at.is_some_and(is_for_it)
     }
 
-    /// Notes that the node waits in this slot.
-    fn wait(&mut self, slot: u16, until: Instant) {
+    /// Notes that the node waits in this slot. `change`: what the state file must say of that; it
+    /// must say at least that the node doubts.
+    fn wait(&mut self, slot: u16, until: Instant, change: Option<Change>) -> Option<Change> {
+        let had_doubts = std::mem::replace(&mut self.has_noted_doubts, true);
         if self.table.wait(slot, until) {
             self.epoch.owe();
         }
+        change.or((!had_doubts).then_some(Change::Doubts(true)))
     }
 
     /// Whether the epoch is to be raised now, just after a look.
@@ -524,9 +527,7 @@ impl Node {
             Coming::Knows(floor) => floor,
             Coming::Waits(until, known) if caution.quarantine => {
                 let change = self.promises.wait_in_slot((until, known), clocks)?;
-                let has_noted_doubts = std::mem::replace(&mut slots.has_noted_doubts, true);
-                let change = change.or((!has_noted_doubts).then_some(Change::Doubts(true)));
-                slots.wait(slot, until);
+                let change = slots.wait(slot, until, change);
                 return Ok(Came::Waits { left: left(now, until), change });
             }
             Coming::HasWaited(..) if slots.epoch.is_owed() => {

@@ -152,6 +152,13 @@ def _shared(urls: tuple[str, ...], patience: float, files: Files) -> Locker:
         return locker
 
 
+# A longer `timeout` of these locks gives nodes no more time.
+_ADVICE = (
+    "a slow network needs a longer ttl or timeout",
+    "for a slow network give a lockmod.Locker with a longer timeout",
+)
+
+
 def _spelled(text: str, length: str) -> str:
     """The text about a wrong option, with the names that users of redis-py know."""
     names = {
@@ -300,7 +307,7 @@ class _Base(Single):
         if isinstance(error, OptionError):
             return self._error(_spelled(str(error), length))
         if isinstance(error, NoQuorumError):
-            return RedisConnectionError(str(error))
+            return RedisConnectionError(str(error).replace(*_ADVICE))
         if isinstance(error, RefusedError):
             return _refusal(str(error))
         return self._error(str(error))
