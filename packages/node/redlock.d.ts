@@ -35,10 +35,11 @@
  *   a `Locker` with `allowEvenNodes: true`.
  * - After `quit()` nothing can be acquired. Objects for the same servers share their connections,
  *   which end with the last of them.
- * - A node has half a second to answer; if the duration is below 2 s, 200, 50 or 10 ms, whichever
- *   fits four times. A slower node counts as one that does not answer: then `release`, and so
- *   `using`, may fail where node-redlock goes on waiting. If your network is that slow, give a
- *   `Locker` with a longer `timeout` in place of the clients.
+ * - A duration is 30 ms to a day.
+ * - A node has half a second to answer; if the duration is below 2 s, the longest of 200, 50 and
+ *   10 ms that fits into it four times. A slower node counts as one that does not answer: then
+ *   `release`, and so `using`, may fail where node-redlock goes on waiting. If your network is
+ *   that slow, give a `Locker` with a longer `timeout` in place of the clients.
  * - The database is that of a client's options, whatever `select` has changed since.
  * - A wrong client or setting is an `OptionError`, also one that node-redlock ignores: a setting
  *   that it does not know, or a negative one (`retryCount` may be -1).

@@ -30,10 +30,11 @@ What differs, by design:
 - Clients are read for the addresses of their servers, and not used: their retries, their time
   limits and their `encoding` have no effect. Settings that cannot be carried over are refused,
   such as `ssl_cert_reqs="none"`.
-- A node has half a second to answer; if `timeout` is below 2 s, 0.2, 0.05 or 0.01 s, whichever fits
-  four times. A slower node counts as one that does not answer: then every method, and the end of a
-  block, may raise `ConnectionError`, where redis-py goes on waiting. If your network is that slow,
-  give a `lockmod.Locker` with a longer `timeout` in place of the client.
+- A node has half a second to answer; if `timeout` is below 2 s, the longest of 0.2, 0.05 and 0.01
+  s that fits into it four times. A slower node counts as one that does not answer: then every
+  method, and the end of a block, may raise `ConnectionError`, where redis-py goes on waiting. If
+  your network is that slow, give a `lockmod.Locker` with a longer `timeout` in place of the
+  client.
 - After a fork the child does not hold what its parent holds: `owned` is False there, and
   `release`, `extend` and `reacquire` raise `LockError`. With redis-py the child has the token too.
 - The logger is `lockmod.compat`.
