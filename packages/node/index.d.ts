@@ -295,10 +295,9 @@ export class Guard {
    * Aborted when the lease is lost, with the `LostError` as its reason.
    *
    * That is `lostMargin` before the validity ends, whether any node answers or not; or, if the lock
-   * was removed by force, when the next renewal or extension finds that. A
-   * blocked event loop sees it as soon as it is free. A release does not abort it. Once the program
-   * has read this, the lock is held until it is released or lost, or the program ends. It does not
-   * keep the process alive.
+   * was removed by force, when the next renewal or extension finds that. A blocked event loop sees
+   * it as soon as it is free. A release does not abort it. Once the program has read this, the lock
+   * is held until it is released or lost, or the program ends. It does not keep the process alive.
    */
   readonly lost: AbortSignal
 

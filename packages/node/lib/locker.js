@@ -8,7 +8,7 @@ const { Guard, Guards, OURS, endAll, firstLost } = require('./guard.js')
 const { binary, native } = require('./native.js')
 const { ASKED, MANY, SETTINGS, TRIED, check, detached, flat } = require('./options.js')
 const { list, named, shown, urls } = require('./options.js')
-const { flush, run } = require('./port.js')
+const { port, run } = require('./port.js')
 
 /**
  * @typedef {import('..').AcquireOptions} AcquireOptions
@@ -221,21 +221,17 @@ function isStop(error, signal) {
 // that hangs delays that by its timeout. When a worker thread ends, its guards are collected.
 // The package may be loaded again, as between tests: one listener is enough for one native part.
 const ending = Symbol.for(`lockmod at exit: ${binary}`)
-/** @type {Record<symbol, Set<WeakRef<() => void>> | undefined>} */
-const endings = /** @type {any} */ (process)
+/** @type {Set<WeakRef<typeof port>>} Those of all that were loaded. */
+const ports = /** @type {any} */ (process)[ending] ?? new Set()
 if (isMainThread) {
-  let all = endings[ending]
-  if (all === undefined) {
-    /** @type {Set<WeakRef<() => void>>} */
-    const flushes = new Set()
-    all = flushes
-    Object.defineProperty(process, ending, { value: flushes })
+  if (!(ending in process)) {
+    Object.defineProperty(process, ending, { value: ports })
     process.on('exit', () => {
-      for (const flush of flushes) flush.deref()?.()
+      for (const port of ports) port.deref()?.flush()
       native.finish()
     })
   }
-  all.add(new WeakRef(flush))
+  ports.add(new WeakRef(port))
 }
 
 module.exports = { Locker }

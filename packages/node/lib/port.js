@@ -178,9 +178,4 @@ function watch(start, tell) {
   send(true)
 }
 
-/** Sends what was started in this turn of the loop, at the end of the program. */
-function flush() {
-  port.flush()
-}
-
-module.exports = { flush, run, watch }
+module.exports = { port, run, watch }
