@@ -500,11 +500,11 @@ fn check_place(place: &str) -> Result<(), String> {
             Err(format!("the port '{port}' is not a number from 1 to 65535"))
         }
         // It may be a password.
-        Some(_) => Err(
-            "its port is not a number: write a login as user:password@host, and a comma in it as \
-                      %2C"
-            .to_owned(),
-        ),
+        Some(_) => {
+            Err("its port is not a number: write a login as user:password@host, and a comma \
+                        in it as %2C"
+                .to_owned())
+        }
         None => Ok(()),
     }
 }

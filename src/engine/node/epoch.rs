@@ -31,12 +31,14 @@ pub(super) struct Rise {
 }
 
 impl Rise {
-    /// Notes the epoch that a look shows.
-    pub(super) fn look(&mut self, shares: &Shares, now: Instant) {
+    /// Notes the epoch that a look shows. Returns whether it has risen since the last one.
+    pub(super) fn look(&mut self, shares: &Shares, now: Instant) -> bool {
         let before = self.epoch.replace(shares.epoch);
-        if shares.has_risen || before.is_some_and(|before| before < shares.epoch) {
+        let has_risen = shares.has_risen || before.is_some_and(|before| before < shares.epoch);
+        if has_risen {
             self.at = Some(now);
         }
+        has_risen
     }
 
     /// Whether most masters have not answered since: for longer than that takes, unless they do not

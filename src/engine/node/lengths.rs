@@ -232,17 +232,8 @@ mod tests {
         Millis::new(millis)
     }
 
-    /// Of a server of this name.
-    fn restored_by(
-        name: &[u8],
-        saved: Vec<(Said, Option<Instant>)>,
-        start: (u64, Instant),
-    ) -> Lengths {
-        Lengths::restored(saved, name, start)
-    }
-
     fn restored(saved: Vec<(Said, Option<Instant>)>, start: (u64, Instant)) -> Lengths {
-        restored_by(b"zz", saved, start)
+        Lengths::restored(saved, b"zz", start)
     }
 
     fn says(reign: u64, number: u64, longest: u64) -> Said {
@@ -432,8 +423,9 @@ mod tests {
     fn all_that_was_read_at_one_start_is_learned() {
         let saved = vec![(says(1, 1, 800), None), (says(1, 2, 9_000), None)];
         let [one, other] =
-            [b"bb", b"cc"].map(|name| restored_by(name, saved.clone(), (77, at(100))));
-        for mut learns in [Lengths::default(), restored_by(b"cc", Vec::new(), (77, at(100)))] {
+            [b"bb", b"cc"].map(|name| Lengths::restored(saved.clone(), name, (77, at(100))));
+        for mut learns in [Lengths::default(), Lengths::restored(Vec::new(), b"cc", (77, at(100)))]
+        {
             learns.learn(&one.tell(at(100)), at(100));
             assert_eq!(learns.longest(at(100)), length(9_000));
         }

@@ -117,7 +117,12 @@ impl Slots {
         self.table.look(shares, now);
         self.company.look(shares, (self.table.others(), has_jumped), now);
         self.epoch.look(shares, now);
-        self.rise.look(shares, now);
+        // With its epoch it wins back what others took while it was down. In a new Cluster, servers
+        // raise their epochs too.
+        let has_risen = self.rise.look(shares, now);
+        if has_risen && self.had_company && self.confirmations.first_at().is_none() {
+            self.table.doubt_all(now);
+        }
         let has_lost = self.confirmations.look(shares, now);
         self.witness.look(shares);
         self.compare(now);
@@ -133,9 +138,7 @@ impl Slots {
 
     /// What the state file must have: doubts before what follows from them, and their end last.
     fn news(&mut self, now: Instant) -> Vec<Change> {
-        let has_risen = self.rise.is_unconfirmed(&self.confirmations, now);
-        self.doubt_after_rise(has_risen, now);
-        let doubts = self.table.has_doubts() || has_risen;
+        let doubts = self.table.has_doubts() || self.rise.is_unconfirmed(&self.confirmations, now);
         let had_doubts = std::mem::replace(&mut self.has_noted_doubts, doubts);
         let electorates = self.confirmations.succession().news().map(Change::Electorates);
         let begin = (doubts && !had_doubts).then_some(Change::Doubts(true));
@@ -143,16 +146,6 @@ impl Slots {
         let longest = self.lengths.news(now);
         // Whoever knows an electorate knows the lengths that came with it.
         begin.into_iter().chain(longest).chain(electorates).chain(end).collect()
-    }
-
-    /// Lets a master doubt whose epoch has risen since its start, before most have answered: with
-    /// that epoch it wins back what others took while it was down. In a new Cluster, servers raise
-    /// their epochs too.
-    fn doubt_after_rise(&mut self, has_risen: bool, now: Instant) {
-        let is_first = self.confirmations.first_at().is_none();
-        if has_risen && is_first && self.had_company && !self.table.has_doubts() {
-            self.table.doubt_all(now);
-        }
     }
 
     /// Whether the node may decide at all. A rest does not end while too few masters answer: how
