@@ -110,14 +110,14 @@ pub(super) fn replicas() -> u32 {
     u32::try_from(unsigned(&REPLICAS)).unwrap_or(0)
 }
 
-/// Makes the longest lease a minute on a node with replicas, unless it was set: the node waits for
-/// that long after a failover. Returns whether it did.
-pub(super) fn shorten_max_ttl() -> bool {
+/// Makes the longest lease a minute in a Cluster, and on another node with replicas, unless it was
+/// set: a new master waits for that long after a failover. Returns whether it did.
+pub(super) fn shorten_max_ttl(is_in_cluster: bool) -> bool {
     let is_default = || {
         let order = Ordering::Relaxed;
         MAX_TTL.compare_exchange(DAY_MS, MINUTE_MS, order, order).is_ok()
     };
-    replicas() > 0 && is_default()
+    (is_in_cluster || replicas() > 0) && is_default()
 }
 
 /// The longest lease.

@@ -40,13 +40,14 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
     } else {
         Some(claim(context, folder.join(name), port)?)
     };
-    if config::shorten_max_ttl() {
-        let line = "lockmod.max-ttl is one minute on a node with lockmod.replicas, and not its \
-                    default of a day, for which a new master would wait; set it to another value \
-                    to change it";
+    let is_in_cluster = context.flags().is_in_cluster();
+    if config::shorten_max_ttl(is_in_cluster) {
+        let line = "lockmod.max-ttl is one minute in a Cluster and with lockmod.replicas, and not \
+                    its default of a day, for which a new master would wait; set it to another \
+                    value to change it";
         context.log(Level::Notice, line);
     }
-    let shares = context.flags().is_in_cluster().then(|| context.cluster_nodes()).flatten();
+    let shares = is_in_cluster.then(|| context.cluster_nodes()).flatten();
     process::with(server, |process| {
         process.shares_at_load = shares.map(|text| read_shares(&text));
         process.node.rest_on(config::replicas());

@@ -490,7 +490,7 @@ fn a_master_without_heartbeats_is_warned_of() {
 #[test]
 fn settings_that_do_not_fit_are_warned_of() {
     let master = Server::builder().module_arg("replicas", 1).start();
-    assert!(master.log().contains("lockmod.max-ttl is one minute on a node with lockmod.replicas"));
+    assert!(master.log().contains("lockmod.max-ttl is one minute in a Cluster and with"));
     let replicas = [0, 1].map(|_| Server::builder().replica_of(&master).start());
     wait_until("both are attached", || {
         master.log().contains("WARNING: 2 replicas are attached, but lockmod.replicas is 1")

@@ -515,6 +515,19 @@ fn a_replica_that_is_promoted_and_restarted_where_it_hears_no_other_waits_when_i
     assert!(promoted.log().contains("QUARANTINE: leases of another "), "{}", promoted.log());
 }
 
+/// A new master waits for the longest lease: with a day, nothing would be granted for a day.
+#[test]
+fn in_a_cluster_the_longest_lease_is_a_minute_unless_it_is_set() {
+    for (arg, max_ttl) in [(None, 60_000), (Some(60_001), 60_001)] {
+        let set = |given: Builder, value: u64| given.module_arg("max-ttl", value);
+        let server = arg.into_iter().fold(builder(), set).start();
+        let shown = ask(&mut server.connect(), "CONFIG GET lockmod.max-ttl");
+        assert_eq!(shown, format!("[lockmod.max-ttl {max_ttl}]"));
+        let is_told = server.log().contains("lockmod.max-ttl is one minute in a Cluster");
+        assert_eq!(is_told, arg.is_none(), "{}", server.log());
+    }
+}
+
 /// Regression: it waited only as long as its own setting.
 #[test]
 fn a_replica_that_joined_after_its_master_lowered_the_limit_waits_for_longer_leases() {
