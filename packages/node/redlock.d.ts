@@ -103,7 +103,7 @@ export class Lock {
   /** The fencing token, for whatever the lock protects; of several resources the largest. */
   readonly fence: number
   readonly attempts: ReadonlyArray<Promise<ExecutionStats>>
-  /** Until when it may be relied on, in milliseconds since 1970; 0 once it is over or replaced. */
+  /** Until when it may be relied on, in milliseconds since 1970; 0 once released or replaced. */
   expiration: number
   release(): Promise<ExecutionResult>
   extend(duration: number): Promise<Lock>
