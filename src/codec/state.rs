@@ -9,14 +9,15 @@ use bincode::{Decode, Encode};
 use super::{CodecError, decode, encode, fence, split};
 use crate::engine::{
     Ceilings, Clocks, ClusterMemory, Elector, Electorate, Electorates, Instant, Inventory, Millis,
-    Reign, Said, Saved, Stopped, UnixTime,
+    Saved, Stopped, UnixTime,
 };
 
 /// The newest version of a state file that this build reads. It writes it for a server of a Cluster
 /// as soon as it has asked or answered; before, version 5 or 4, with doubts or without; version 3
 /// for another node that rests on replicas, and version 2 for all others. Older builds can read
 /// these.
-pub const STATE_VERSION: u8 = 7;
+pub const STATE_VERSION: u8 = 8;
+const WITH_LENGTHS_OF_MASTERS: u8 = 7;
 const WITH_ONE_LENGTH: u8 = 6;
 const WITHOUT_CONFIRMED: u8 = 5;
 const WITHOUT_DOUBTS: u8 = 4;
@@ -123,6 +124,19 @@ struct SaidV7 {
 }
 
 #[derive(Encode, Decode)]
+struct StateV8 {
+    state: StateV5,
+    lengths: Vec<LengthV8>,
+    gone_until_boot_ms: Option<u64>,
+}
+
+#[derive(Encode, Decode)]
+struct LengthV8 {
+    longest_ms: u64,
+    until_boot_ms: Option<u64>,
+}
+
+#[derive(Encode, Decode)]
 struct ElectorV4 {
     name: Vec<u8>,
     life: u64,
@@ -193,47 +207,50 @@ impl StateV4 {
 
 impl StateV5 {
     /// Version 5 did not record what the node had confirmed.
-    fn upgrade(self) -> StateV7 {
-        StateV7 { state: self, lengths: Vec::new(), reign: None }
+    fn upgrade(self) -> StateV8 {
+        StateV8 { state: self, lengths: Vec::new(), gone_until_boot_ms: None }
     }
 }
 
 impl StateV6 {
-    /// Version 6 did not record which master had said that.
-    fn upgrade(self) -> StateV7 {
+    /// Version 6 did not record until when such a lease may stand.
+    fn upgrade(self) -> StateV8 {
         let StateV6 { state, confirmed_longest_ms: longest_ms } = self;
-        let (reign, number, until_boot_ms) = (0, 0, None);
-        let said = SaidV7 { master: Vec::new(), reign, number, longest_ms, until_boot_ms };
-        let lengths = vec![said];
-        StateV7 { lengths, ..state.upgrade() }
+        let lengths = vec![LengthV8 { longest_ms, until_boot_ms: None }];
+        StateV8 { lengths, ..state.upgrade() }
     }
 }
 
 impl StateV7 {
-    fn of(state: StateV5, memory: &ClusterMemory) -> StateV7 {
-        let said = |(said, until): &(Said, Option<Instant>)| {
-            let Said { master, reign, number, longest } = said.clone();
+    /// Version 7 recorded which master had said what.
+    fn upgrade(self) -> StateV8 {
+        let StateV7 { state, lengths, reign } = self;
+        let length =
+            |SaidV7 { longest_ms, until_boot_ms, .. }| LengthV8 { longest_ms, until_boot_ms };
+        let lengths = lengths.into_iter().map(length).collect();
+        StateV8 { state, lengths, gone_until_boot_ms: reign.map(|(_, until)| until) }
+    }
+}
+
+impl StateV8 {
+    fn of(state: StateV5, memory: &ClusterMemory) -> StateV8 {
+        let length = |(longest, until): &(Millis, Option<Instant>)| {
             let until_boot_ms = until.map(Instant::as_millis);
-            SaidV7 { master, reign, number, longest_ms: longest.get(), until_boot_ms }
+            LengthV8 { longest_ms: longest.get(), until_boot_ms }
         };
-        let lengths = memory.lengths.iter().map(said).collect();
-        let reign = memory.reign.map(|Reign { number, until }| (number, until.as_millis()));
-        StateV7 { state, lengths, reign }
+        let lengths = memory.lengths.iter().map(length).collect();
+        StateV8 { state, lengths, gone_until_boot_ms: memory.gone_until.map(Instant::as_millis) }
     }
 
     fn memory(self) -> (StateV3, bool, ClusterMemory) {
-        let StateV7 { state: StateV5 { state, doubts }, lengths, reign } = self;
-        let said = |SaidV7 { master, reign, number, longest_ms, until_boot_ms }| {
-            let said = Said { master, reign, number, longest: Millis::new(longest_ms) };
-            (said, until_boot_ms.map(Instant::from_millis))
+        let StateV8 { state: StateV5 { state, doubts }, lengths, gone_until_boot_ms } = self;
+        let length = |LengthV8 { longest_ms, until_boot_ms }| {
+            (Millis::new(longest_ms), until_boot_ms.map(Instant::from_millis))
         };
         let (state, electorates) = state.electorates();
-        let reign = reign.map(|(number, until_boot_ms)| Reign {
-            number,
-            until: Instant::from_millis(until_boot_ms),
-        });
-        let lengths = lengths.into_iter().map(said).collect();
-        (state, doubts, ClusterMemory { electorates, lengths, reign })
+        let lengths = lengths.into_iter().map(length).collect();
+        let gone_until = gone_until_boot_ms.map(Instant::from_millis);
+        (state, doubts, ClusterMemory { electorates, lengths, gone_until })
     }
 }
 
@@ -272,9 +289,9 @@ pub fn encode_state(saved: &Saved, memory: &ClusterMemory) -> Vec<u8> {
     };
     let longest_ms = saved.longest.get();
     let in_cluster = |state| StateV4::of(StateV3 { state, longest_ms }, &memory.electorates);
-    let versioned = if !memory.lengths.is_empty() || memory.reign.is_some() {
+    let versioned = if !memory.lengths.is_empty() || memory.gone_until.is_some() {
         let state = StateV5 { state: in_cluster(state), doubts: saved.doubts };
-        encode(STATE_VERSION, &StateV7::of(state, memory))
+        encode(STATE_VERSION, &StateV8::of(state, memory))
     } else if saved.doubts {
         encode(WITHOUT_CONFIRMED, &StateV5 { state: in_cluster(state), doubts: true })
     } else if memory.electorates != Electorates::default() {
@@ -290,7 +307,7 @@ pub fn encode_state(saved: &Saved, memory: &ClusterMemory) -> Vec<u8> {
 }
 
 /// The payload of a file of this version, as the newest version has it.
-fn decode_version(version: u8, payload: &[u8]) -> Result<StateV7, CodecError> {
+fn decode_version(version: u8, payload: &[u8]) -> Result<StateV8, CodecError> {
     let in_cluster = |state: StateV4| state.upgrade().upgrade();
     let of_group = |state: StateV3| in_cluster(state.upgrade());
     let of_any = |state: StateV2| of_group(state.upgrade());
@@ -301,6 +318,7 @@ fn decode_version(version: u8, payload: &[u8]) -> Result<StateV7, CodecError> {
         WITHOUT_DOUBTS => in_cluster(decode::<_, BYTES_MAX_IN_CLUSTER>(payload)?),
         WITHOUT_CONFIRMED => decode::<StateV5, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
         WITH_ONE_LENGTH => decode::<StateV6, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
+        WITH_LENGTHS_OF_MASTERS => decode::<StateV7, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
         _ => decode::<_, BYTES_MAX_IN_CLUSTER>(payload)?,
     })
 }
@@ -388,8 +406,9 @@ mod tests {
     }
 
     fn memory() -> ClusterMemory {
-        let reign = Some(Reign { number: 8, until: Instant::from_millis(9) });
-        ClusterMemory { electorates: electorates(), lengths: vec![said(b"a", 6, 7)], reign }
+        let lengths = vec![(Millis::new(7), Some(Instant::from_millis(6))), (Millis::new(5), None)];
+        let gone_until = Some(Instant::from_millis(9));
+        ClusterMemory { electorates: electorates(), lengths, gone_until }
     }
 
     #[test]
@@ -415,9 +434,9 @@ mod tests {
                 let bytes = encode_state(&saved, &memory);
                 assert_eq!(bytes[NAME.len()], version, "older builds read what they can");
                 assert_eq!(decode_state(&bytes), Ok((saved, memory.clone())));
-                let ClusterMemory { lengths, reign, .. } = self::memory();
+                let ClusterMemory { lengths, gone_until, .. } = self::memory();
                 let heard = ClusterMemory { lengths, ..memory.clone() };
-                for memory in [heard, ClusterMemory { reign, ..memory }] {
+                for memory in [heard, ClusterMemory { gone_until, ..memory }] {
                     let bytes = encode_state(&saved, &memory);
                     assert_eq!(bytes[NAME.len()], STATE_VERSION);
                     assert_eq!(decode_state(&bytes), Ok((saved, memory)));
@@ -426,30 +445,37 @@ mod tests {
         }
     }
 
-    fn said(master: &[u8], reign: u64, longest: u64) -> (Said, Option<Instant>) {
-        let (master, number) = (master.to_vec(), 2 * reign);
-        let said = Said { master, reign, number, longest: Millis::new(longest) };
-        (said, (reign > 0).then(|| Instant::from_millis(reign)))
-    }
-
-    /// It had the longest length of all masters.
+    /// They had the longest length of all masters, or those of each.
     #[test]
-    fn a_file_with_one_length_counts_for_nobodys_reign() {
-        let memory = ClusterMemory {
-            electorates: electorates(),
-            lengths: vec![said(b"", 0, 9_000)],
-            reign: None,
+    fn a_file_with_lengths_of_an_earlier_version_is_read() {
+        let memory = memory();
+        let state = || {
+            let bytes = encode_state(&saved(None), &memory);
+            let body = &bytes[NAME.len()..bytes.len() - CHECKSUM_BYTES];
+            let (version, payload) = split(body, STATE_VERSION).expect("a version");
+            decode_version(version, payload).expect("a file").state
         };
-        let bytes = encode_state(&saved(None), &memory);
-        let (version, payload) =
-            split(&bytes[NAME.len()..bytes.len() - CHECKSUM_BYTES], STATE_VERSION)
-                .expect("a version");
-        let StateV7 { state, .. } = decode_version(version, payload).expect("a file");
-        let confirmed_longest_ms = 9_000;
-        let mut former =
-            [NAME, &encode(WITH_ONE_LENGTH, &StateV6 { state, confirmed_longest_ms })].concat();
-        former.extend(crc32fast::hash(&former).to_be_bytes());
-        assert_eq!(decode_state(&former), Ok((saved(None), memory)));
+        let read = |versioned: Vec<u8>| {
+            let mut bytes = [NAME, &versioned].concat();
+            bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
+            let (saved_then, memory) = decode_state(&bytes).expect("a file");
+            assert_eq!(saved_then, saved(None));
+            memory
+        };
+        let one = StateV6 { state: state(), confirmed_longest_ms: 9_000 };
+        let expected = ClusterMemory {
+            lengths: vec![(Millis::new(9_000), None)],
+            gone_until: None,
+            ..memory.clone()
+        };
+        assert_eq!(read(encode(WITH_ONE_LENGTH, &one)), expected);
+        let said = |longest_ms, until_boot_ms| {
+            let (master, reign, number) = (b"a".to_vec(), 3, 4);
+            SaidV7 { master, reign, number, longest_ms, until_boot_ms }
+        };
+        let lengths = vec![said(7, Some(6)), said(5, None)];
+        let of_masters = StateV7 { state: state(), lengths, reign: Some((3, 9)) };
+        assert_eq!(read(encode(WITH_LENGTHS_OF_MASTERS, &of_masters)), memory);
     }
 
     #[test]

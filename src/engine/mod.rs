@@ -53,11 +53,11 @@ pub use node::{
     Ceilings, Census, Change, Claim, ClusterMemory, ConfirmQuestion, Confirmation, ConnectionId,
     Counts, Decided, Direct, Draft, Effect, Elector, Electorate, Electorates, Extended,
     FENCE_BLOCK, Fencing, Footing, Found, Gate, Granted, Grantee, Heartbeat, HeldCount, Inventory,
-    LEASE_BLOCK, Lease, Left, Lengths, Line, Loaded, Lock, LockAccount, LockName, LockState, Look,
-    Mandate, MasterName, MoveAtOnce, NextCalls, Node, NodeAccount, Notice, Parting, Passage,
-    Pledge, Promises, Question, Queued, ReadersAccount, Recovery, Reign, Released, Remembered,
-    Replicas, SLOTS, SUPPORT, Said, Saved, Shares, SlotAnswer, SlotRuns, Slots, Stated, Statement,
-    Stop, Stopped, Succession, Tally, Tended, Tenure, Turn, Turning, Uncounted, Unlike, Waiter,
+    LEASE_BLOCK, Lease, LeaseLength, Left, Lengths, Line, Loaded, Lock, LockAccount, LockName,
+    LockState, Look, Mandate, MasterName, MoveAtOnce, NextCalls, Node, NodeAccount, Notice,
+    Parting, Passage, Pledge, Promises, Question, Queued, ReadersAccount, Recovery, Released,
+    Replicas, SLOTS, SUPPORT, Saved, Shares, SlotAnswer, SlotRuns, Slots, Stated, Statement, Stop,
+    Stopped, Succession, Tally, Tended, Tenure, Turn, Turning, Uncounted, Unlike, Waiter,
     WaiterLimit, Warning, promote, question_number, recover, start,
 };
 pub use pursuit::{Harvest, PublishedGrant, Pursuit};

@@ -168,7 +168,7 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
             confirm(context, sender, &asked);
         }
         Some(SlotMessage::ConfirmQuestion(asked)) => {
-            process::with(server, |process| process.node.overhear(sender, &asked, clock::now()));
+            process::with(server, |process| process.node.overhear(&asked, clock::now()));
             keep_news(context);
         }
         Some(SlotMessage::Confirmation(told)) if has_begun && context.flags().is_master() => {
@@ -263,8 +263,12 @@ fn ask_others(context: &mut Context<'_>) {
     });
     // Also if there is nobody to ask: a setting that was raised counts from now on.
     let is_kept = keep_news(context);
-    if let Some(question) = confirm.filter(|_| is_kept) {
-        context.tell_cluster(None, &SlotMessage::ConfirmQuestion(question).to_string());
+    match confirm {
+        Some(question) if is_kept => {
+            context.tell_cluster(None, &SlotMessage::ConfirmQuestion(question).to_string());
+        }
+        Some(_) => process::with(context.in_server(), |process| process.node.question_unsent()),
+        None => {}
     }
     let questions = process::with(context.in_server(), |process| process.node.questions(now));
     for Question { master, number, passage, slots } in questions {
@@ -309,11 +313,8 @@ fn come_to_all(context: &mut Context<'_>) {
     }
 }
 
-/// Notes how long leases were allowed to be, and ends the waits in slots if the operator asks for
-/// that, before another setting may follow.
+/// Ends the waits in slots if the operator asks for that, before another setting may follow.
 pub(super) fn configured(context: &mut Context<'_>) {
-    let (now, max_ttl) = (clock::now(), config::max_ttl());
-    process::with(context.in_server(), |process| process.node.note_own_lengths(max_ttl, now));
     let is_waiting = |process: &mut Process| {
         process.node.has_begun() && !process.node.unsettled_slots().is_empty()
     };

@@ -8,8 +8,8 @@ use super::request::number;
 use std::fmt;
 
 use crate::engine::{
-    ConfirmQuestion, Confirmation, Elector, Electorate, Electorates, Fence, Footing, Millis,
-    Passage, Remembered, SLOTS, Said, Shares, SlotAnswer, SlotRuns,
+    ConfirmQuestion, Confirmation, Elector, Electorate, Electorates, Fence, Footing, LeaseLength,
+    Millis, Passage, SLOTS, Shares, SlotAnswer, SlotRuns,
 };
 
 /// The slot of a name.
@@ -124,11 +124,10 @@ pub enum SlotMessage {
         slots: SlotRuns,
     },
     /// To all: whether they confirm which slots are the sender's: `lockmod confirm number since
-    /// life reign longest digest`, and perhaps what is remembered, and electorates.
+    /// life longest digest`, perhaps what is remembered, and perhaps electorates.
     ConfirmQuestion(ConfirmQuestion),
     /// To who asked that: `lockmod confirmed number since first-last ... lost first-last ... digest
-    /// life longest digest`, and perhaps `remembered master:reign:number:longest:left ...`, and
-    /// electorates:
+    /// life longest digest`, perhaps `remembered longest:left ...`, and perhaps electorates:
     /// `electorates number:origin:name=life,... gone name:number ...`.
     Confirmation(Confirmation),
     /// To a master that asked: `lockmod floor left number up held sure first-last ...`.
@@ -149,9 +148,8 @@ impl fmt::Display for SlotMessage {
                 write!(f, " {} {number}", ask(*passage))?
             }
             SlotMessage::ConfirmQuestion(asked) => {
-                let ConfirmQuestion { number, since, life, reign, longest, digest, .. } = asked;
-                let longest = longest.get();
-                write!(f, " {CONFIRM} {number} {since} {life} {reign} {longest} {digest}")?;
+                let ConfirmQuestion { number, since, life, longest, digest, .. } = asked;
+                write!(f, " {CONFIRM} {number} {since} {life} {} {digest}", longest.get())?;
             }
             SlotMessage::Confirmation(Confirmation { number, since, .. }) => {
                 write!(f, " {CONFIRMED} {number} {since}")?
@@ -192,35 +190,34 @@ fn write_confirmation(f: &mut fmt::Formatter<'_>, told: &Confirmation) -> fmt::R
     write_electorates(f, &told.electorates)
 }
 
-fn write_remembered(f: &mut fmt::Formatter<'_>, all: &[Remembered]) -> fmt::Result {
+fn write_remembered(f: &mut fmt::Formatter<'_>, all: &[LeaseLength]) -> fmt::Result {
     if !all.is_empty() {
         write!(f, " {REMEMBERED}")?;
     }
-    all.iter().try_for_each(|Remembered { said, left }| {
-        let Said { master, reign, number, longest } = said;
-        let (master, longest) = (String::from_utf8_lossy(master), longest.get());
-        write!(f, " {master}:{reign}:{number}:{longest}:{}", left.get())
+    all.iter().try_for_each(|LeaseLength { longest, left }| {
+        write!(f, " {}:{}", longest.get(), left.get())
     })
 }
 
-/// Reads what [`write_remembered`] and [`write_electorates`] write, if they wrote anything.
+/// Reads what [`write_remembered`] and [`write_electorates`] write, if they wrote anything. `None`
+/// for anything else: another build may write it.
 fn read_rest<'a>(
     words: impl Iterator<Item = &'a str>,
-) -> Option<(Vec<Remembered>, Option<Electorates>)> {
+) -> Option<(Vec<LeaseLength>, Option<Electorates>)> {
     let mut words = words.peekable();
     let mut remembered = Vec::new();
     if words.next_if_eq(&REMEMBERED).is_some() {
         while let Some(word) = words.next_if(|word| *word != ELECTORATES) {
-            let (master, counts) = word.split_once(':')?;
-            let mut counts = counts.split(':').map(|count| self::number(count.as_bytes()));
-            let mut count = || counts.next().flatten();
-            let (master, reign, number) = (master.as_bytes().to_vec(), count()?, count()?);
-            let (longest, left) = (Millis::new(count()?), Millis::new(count()?));
-            let said = Said { master, reign, number, longest };
-            remembered.push(Remembered { said, left });
+            let (longest, left) = word.split_once(':')?;
+            let [longest, left] = [longest, left].map(|count| self::number(count.as_bytes()));
+            let (longest, left) = (Millis::new(longest?), Millis::new(left?));
+            remembered.push(LeaseLength { longest, left });
         }
     }
-    Some((remembered, read_electorates(&mut words)))
+    match words.peek() {
+        None => Some((remembered, None)),
+        Some(_) => read_electorates(&mut words).map(|told| (remembered, Some(told))),
+    }
 }
 
 fn write_electorates(f: &mut fmt::Formatter<'_>, told: &Option<Electorates>) -> fmt::Result {
@@ -262,11 +259,9 @@ fn read_electorates<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Ele
 fn read_confirm_question<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<ConfirmQuestion> {
     let mut count = || self::number(words.next()?.as_bytes());
     let (number, since, life) = (count()?, count()?, count()?);
-    let (reign, longest, digest) = (count()?, Millis::new(count()?), count()?);
+    let (longest, digest) = (Millis::new(count()?), count()?);
     let (remembered, electorates) = read_rest(words)?;
-    let asked =
-        ConfirmQuestion { number, since, life, reign, longest, digest, electorates, remembered };
-    Some(asked)
+    Some(ConfirmQuestion { number, since, life, longest, digest, electorates, remembered })
 }
 
 fn read_confirmation<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<Confirmation> {
@@ -409,12 +404,8 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
             let electorates =
                 Some(Electorates { known: known.collect(), gone, ..Electorates::default() });
             let electorates = electorates.filter(|_| number % 2 == 0);
-            let remember = |(master, left): (Vec<u8>, Millis)| Remembered {
-                said: Said { master, reign: number, number: left.get(), longest },
-                left,
-            };
-            let remembered = slots.iter().skip(1).map(|slot| (name(slot), left)).map(remember);
-            let remembered: Vec<_> = remembered.collect();
+            let remembered: Vec<_> =
+                slots.iter().skip(1).map(|_| LeaseLength { longest, left }).collect();
             for message in [
                 SlotMessage::Report(footing),
                 SlotMessage::Question { number, passage, slots: slots.clone() },
@@ -422,7 +413,6 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
                     number,
                     since: left.get(),
                     life: longest.get(),
-                    reign: number,
                     longest,
                     digest: number,
                     electorates: electorates.clone(),

@@ -12,7 +12,7 @@
 //!
 //! The clock of the model stands still: a tick ages everything that is remembered.
 
-use lockmod::engine::{Change, Instant, Lengths, Millis, SUPPORT, Said};
+use lockmod::engine::{Change, Instant, Lengths, Millis, SUPPORT};
 use rand::RngExt;
 use stateright::{Model, Property};
 
@@ -42,19 +42,17 @@ pub(crate) enum Defect {
     GoesByItsSetting,
     /// A start forgets what was remembered.
     Forgets,
-    /// The last word of a master counts, also after it has started again.
-    CountsTheLastWord,
-    /// A master says what its setting is, not how long its leases are.
-    HidesWhatStands,
-    /// It says what is left of its leases.
-    SaysWhatIsLeft,
+    /// What is said last counts.
+    CountsTheLast,
+    /// Who confirms a slot tells nothing of what it remembers.
+    TellsNothing,
     /// A setting that is raised counts before most know it.
     RaisesAtOnce,
     /// A master does not remember what it says itself.
     ForgetsItself,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     /// How often a server comes to believe something else.
     pub(crate) turns: u8,
@@ -65,7 +63,7 @@ pub(crate) struct Bounds {
     /// Which masters (first) cannot ask which voters (second).
     pub(crate) cut: &'static [(usize, usize)],
     /// What happens first, but for a grant that is not possible.
-    pub(crate) before: &'static [Action],
+    pub(crate) before: Vec<Action>,
     pub(crate) defect: Defect,
 }
 
@@ -101,7 +99,7 @@ struct Voter {
     /// Which masters have lost the slot since they were last told.
     lost: [bool; MASTERS],
     lengths: Lengths,
-    saved: Vec<(Said, Option<Instant>)>,
+    saved: Millis,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -115,11 +113,8 @@ struct Master {
     is_settled: bool,
     /// How long ago it last had a majority.
     covered: u8,
-    reign: u64,
-    /// How long its lease stands, how long that is in all, and how long one stands that it has
-    /// forgotten.
+    /// How long its lease stands, and how long one stands that it has forgotten.
     lease: u8,
-    whole: u8,
     forgotten: u8,
 }
 
@@ -149,17 +144,13 @@ pub(crate) enum Action {
     Set(usize),
     /// A server starts after a crash.
     Start(usize),
-    /// The same after a clean stop: it finds all its locks, and its reign goes on.
+    /// The same after a clean stop: it finds all its locks.
     Return(usize),
 }
 
 pub(crate) struct World {
     bounds: Bounds,
     witnessed: Witnessed,
-}
-
-fn name(master: usize) -> Vec<u8> {
-    vec![master as u8]
 }
 
 fn length(ticks: u8) -> Millis {
@@ -173,14 +164,9 @@ fn is_over(ticks: u8, longest: Millis) -> bool {
 }
 
 impl Voter {
-    fn hear(&mut self, master: usize, reign: u64, longest: Millis) {
-        self.lengths.hear(Said { master: name(master), reign, number: 0, longest }, NOW);
-        self.record();
-    }
-
     fn record(&mut self) {
-        if let Some(Change::Lengths(said)) = self.lengths.news(NOW) {
-            self.saved = said.into_iter().map(|said| (said, None)).collect();
+        if let Some(Change::Lengths(longest)) = self.lengths.news(NOW) {
+            self.saved = longest;
         }
     }
 }
@@ -229,37 +215,36 @@ impl World {
     }
 
     /// What the questions of a master say.
-    fn allow(&self, state: &mut State, at: usize) -> Millis {
-        let master = &mut state.masters[at];
-        let stands = match self.bounds.defect {
-            Defect::HidesWhatStands => 0,
-            Defect::SaysWhatIsLeft => master.lease,
-            _ => master.whole,
-        };
-        let longest = master.setting.max(stands);
-        if master.allows < longest && !self.has(Defect::RaisesAtOnce) {
+    fn allow(&self, state: &mut State, at: usize) {
+        let (master, voter) = (&mut state.masters[at], &mut state.voters[at]);
+        if master.allows < master.setting && !self.has(Defect::RaisesAtOnce) {
             master.know = [false; VOTERS];
         }
-        master.allows = longest;
-        if !self.has(Defect::ForgetsItself) {
-            let reign = self.reign(master);
-            state.voters[at].hear(at, reign, length(longest));
+        master.allows = master.setting;
+        let mut lengths = voter.lengths.clone();
+        if self.has(Defect::CountsTheLast) {
+            lengths = Lengths::default();
         }
-        length(longest)
-    }
-
-    fn reign(&self, master: &Master) -> u64 {
-        if self.has(Defect::CountsTheLastWord) { 0 } else { master.reign }
+        lengths.hear(length(master.setting), NOW);
+        if !self.has(Defect::ForgetsItself) {
+            voter.lengths = lengths;
+            voter.record();
+        }
     }
 
     fn ask(&self, state: &mut State, at: usize, to: usize, arrives: bool) {
-        let longest = self.allow(state, at);
-        let reign = self.reign(&state.masters[at]);
+        self.allow(state, at);
+        let said = length(state.masters[at].setting);
         let voter = &mut state.voters[to];
         if at != to {
-            voter.hear(at, reign, longest);
+            if self.has(Defect::CountsTheLast) {
+                voter.lengths = Lengths::default();
+            }
+            voter.lengths.hear(said, NOW);
+            voter.record();
         }
-        let told = voter.lengths.longest_besides(&name(at), reign, NOW);
+        let tells = !self.has(Defect::TellsNothing);
+        let longest = if tells { voter.lengths.longest(NOW) } else { Millis::ZERO };
         let (confirms, lost) = (voter.owner == at, voter.lost[at]);
         if !arrives {
             return;
@@ -268,7 +253,7 @@ impl World {
         let master = &mut state.masters[at];
         let before = master.answers[to].as_ref().filter(|answer| answer.confirms && !lost);
         let steady = before.map_or(0, |answer| answer.steady);
-        master.answers[to] = Some(Answer { age: 0, confirms, steady, longest: told });
+        master.answers[to] = Some(Answer { age: 0, confirms, steady, longest });
         master.know[to] = true;
         master.advance();
     }
@@ -286,7 +271,7 @@ impl World {
     /// Whether a master may grant; after a wait it knows the slot as its own.
     fn may_grant(&self, state: &State, at: usize) -> bool {
         let master = &state.masters[at];
-        let told = master.setting.max(master.whole) <= master.allows;
+        let told = master.setting <= master.allows;
         let is_known = self.has(Defect::RaisesAtOnce) || told && master.is_known();
         // After a start it waits for its own leases.
         let is_able = state.voters[at].owner == at && is_known && master.forgotten == 0;
@@ -310,7 +295,6 @@ impl World {
         let master = &mut state.masters[at];
         master.is_settled = true;
         master.lease = master.lease.max(master.setting);
-        master.whole = master.whole.max(master.setting);
     }
 
     fn turn(&self, state: &mut State, at: usize) {
@@ -329,18 +313,17 @@ impl World {
         state.starts += 1;
         let voter = &mut state.voters[at];
         if self.has(Defect::Forgets) {
-            voter.saved = Vec::new();
+            voter.saved = Millis::ZERO;
         }
         // After a clean stop the file has up to when leases may stand.
         if !is_clean {
-            voter.lengths = Lengths::restored(voter.saved.clone(), b"", (0, NOW));
+            voter.lengths = Lengths::restored(vec![(voter.saved, None)], NOW);
         }
         voter.lost = [true; MASTERS];
         if let Some(master) = state.masters.get_mut(at) {
             if !is_clean {
                 master.forgotten = master.forgotten.max(master.lease);
-                (master.lease, master.whole, master.is_settled) = (0, 0, false);
-                master.reign += 1;
+                (master.lease, master.is_settled) = (0, false);
             }
             (master.answers, master.know) = (Default::default(), [false; VOTERS]);
             master.allows = 0;
@@ -359,9 +342,6 @@ impl World {
             }
             master.covered = (master.covered + 1).min(STEADY_MAX + COUNTS + 1);
             master.lease = master.lease.saturating_sub(1);
-            if master.lease == 0 {
-                master.whole = 0;
-            }
             master.forgotten = master.forgotten.saturating_sub(1);
         }
     }
@@ -399,7 +379,7 @@ impl World {
     /// The state after what happens first.
     fn begins(&self) -> State {
         let mut state = self.init_states().remove(0);
-        for action in self.bounds.before {
+        for action in &self.bounds.before {
             let is_possible = |at| self.may_grant(&state, at);
             if !matches!(action, Action::Grant(at) if !is_possible(*at)) {
                 state = self.next_state(&state, *action).expect("it changes something");
@@ -418,7 +398,7 @@ impl Model for World {
             owner: 0,
             lost: [false; MASTERS],
             lengths: Lengths::default(),
-            saved: Vec::new(),
+            saved: Millis::ZERO,
         };
         let master = |setting, is_settled| Master {
             setting,
@@ -427,9 +407,7 @@ impl Model for World {
             answers: Default::default(),
             is_settled,
             covered: 0,
-            reign: 0,
             lease: 0,
-            whole: 0,
             forgotten: 0,
         };
         let masters = [master(LONG, true), master(SHORT, false)];

@@ -1,6 +1,6 @@
 //! A change to the contents of the state file, other than to the ceilings.
 
-use super::{Ceilings, ClusterMemory, Electorates, Node, Reign, Said, Saved, Stopped};
+use super::{Ceilings, ClusterMemory, Electorates, Node, Saved, Stopped};
 use crate::engine::{Clocks, Instant, Millis};
 
 /// What the state file must record. Until it is written, the node may not use any ceilings.
@@ -37,8 +37,8 @@ pub enum Change {
     Demoted,
     /// The longest lease that may stand in the node's group.
     Longest(Millis),
-    /// As in [`ClusterMemory::lengths`].
-    Lengths(Vec<Said>),
+    /// The longest of [`ClusterMemory::lengths`].
+    Lengths(Millis),
     /// As in [`Saved::doubts`].
     Doubts(bool),
     /// The electorates that the node knows.
@@ -53,10 +53,10 @@ pub enum Change {
         used: Ceilings,
         /// How it stopped.
         stopped: Stopped,
-        /// As in [`ClusterMemory::reign`].
-        reign: Option<Reign>,
+        /// As in [`ClusterMemory::gone_until`].
+        gone_until: Option<Instant>,
         /// As in [`ClusterMemory::lengths`].
-        lengths: Vec<(Said, Option<Instant>)>,
+        lengths: Vec<(Millis, Option<Instant>)>,
     },
 }
 
@@ -101,9 +101,7 @@ impl Change {
             }
             Change::Demoted => saved.was_replica = true,
             Change::Longest(longest) => saved.longest = longest,
-            Change::Lengths(said) => {
-                memory.lengths = said.into_iter().map(|said| (said, None)).collect();
-            }
+            Change::Lengths(longest) => memory.lengths = vec![(longest, None)],
             Change::Doubts(doubts) => saved.doubts = doubts,
             Change::Electorates(known) => memory.electorates = known,
             Change::NotAlwaysDurable => {}
@@ -111,8 +109,8 @@ impl Change {
                 saved.was_stepped = true;
                 saved.dating = clocks;
             }
-            Change::Stopped { used, stopped, reign, lengths } => {
-                (memory.reign, memory.lengths) = (reign, lengths);
+            Change::Stopped { used, stopped, gone_until, lengths } => {
+                (memory.gone_until, memory.lengths) = (gone_until, lengths);
                 saved.ceilings = used;
                 saved.stop = Some(stopped);
             }

@@ -38,7 +38,7 @@ pub(super) struct Company {
     needs_most: bool,
     /// The first look at the slots.
     first: Option<Instant>,
-    /// The other masters that any look has shown.
+    /// The other masters that any look has shown, but for those that are replicas now.
     known: Vec<Vec<u8>>,
     /// When a look last showed a new one.
     grew_at: Option<Instant>,
@@ -75,6 +75,8 @@ impl Company {
                 self.grew_at = Some(now);
             }
         }
+        // It tells so itself. Its master has its slots, and is heard.
+        self.known.retain(|name| !shares.replicas.contains(name));
         // Nothing can have been taken from it.
         self.needs_most |= self.first.is_none() && shares.had_none;
         self.first.get_or_insert(now);
@@ -174,5 +176,26 @@ mod tests {
         assert_eq!(rests(70_000, Some(at(69_000))), Readiness::Rests(at(69_000 + whole)));
         assert_eq!(rests(69_001 + whole, Some(at(69_000))), Readiness::Jumps);
         assert_eq!(rests(101 + whole, Some(at(50))), Readiness::Jumps, "from the first look");
+    }
+
+    /// Regression: a master that had started waited for one that had become a replica meanwhile,
+    /// and reports nothing.
+    #[test]
+    fn who_is_a_replica_now_need_not_be_heard() {
+        let named = |name: &[u8; 2]| (name.to_vec(), vec![(1, 1)]);
+        let [bb, cc] = [b"bb", b"cc"].map(named);
+        let before =
+            Shares { own: vec![(0, 0)], others: vec![bb, cc.clone()], ..Shares::default() };
+        let replicas = vec![b"bb".to_vec()];
+        let now = Shares { others: vec![cc], replicas, ..before.clone() };
+        let mut heard = OtherMaster::new(b"cc");
+        let footing = Footing { floor: Fence::ZERO, left: Millis::ZERO };
+        heard.hear(footing, at(100));
+        heard.hear(footing, at(700));
+        let mut company = Company::new(false);
+        company.look(&before, (std::slice::from_ref(&heard), false), at(700));
+        assert!(!company.decides());
+        company.look(&now, (&[heard], false), at(900));
+        assert!(company.decides());
     }
 }

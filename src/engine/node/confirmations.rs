@@ -35,7 +35,7 @@ struct Voter {
     digest: Option<u64>,
     /// When the last question was asked that it has answered.
     asked: Option<Instant>,
-    /// The longest lease of others that it remembered then.
+    /// The longest lease that it remembered then.
     longest: Millis,
     /// Since when it has confirmed this node's slots without a break, but for the unsteady ones.
     steady_since: Instant,
@@ -178,12 +178,13 @@ impl Confirmations {
         self.are_most(|voter| voter.asked.is_some_and(|asked| at < asked))
     }
 
-    /// Whether these electorates, the first that the master hears of, show that it has lost its
-    /// state file.
+    /// Whether these electorates show that the master has lost its state file: once, of those that
+    /// it hears of before most masters have answered. One that is cut off may hear of others first.
     pub(super) fn shows_another_life(&mut self, told: &Electorates) -> bool {
-        let is_first = self.may_have_lived_before && !told.known.is_empty();
-        self.may_have_lived_before &= !is_first;
-        is_first && self.succession.had_another_life(told)
+        let is_open = self.may_have_lived_before && self.first_at.is_none();
+        let had_another = is_open && self.succession.had_another_life(told);
+        self.may_have_lived_before = is_open && !had_another;
+        had_another
     }
 
     /// When most masters first answered, if they have.
@@ -332,7 +333,7 @@ impl Confirmations {
             && self.are_most(|voter| voter.counts(now) && Some(since) <= voter.asked)
     }
 
-    /// The longest lease of others that may stand, as those remember whose answers count.
+    /// The longest lease that may stand, as those remember whose answers count.
     pub(super) fn longest(&self, now: Instant) -> Millis {
         let counting = self.votes().filter(|voter| voter.counts(now));
         counting.map(|voter| voter.longest).max().unwrap_or_default()
@@ -365,6 +366,12 @@ impl Confirmations {
         let told = is_unknown.then(|| self.electorates().clone());
         let asked = self.most_until(|voter| voter.asked);
         Some((asked.unwrap_or(now), digest, told))
+    }
+
+    /// Notes that the last question was not sent. Leases are as long as it said from the next one.
+    pub(super) const fn unsent(&mut self) {
+        self.asked_at = None;
+        self.allows = (Millis::ZERO, Instant::from_millis(0));
     }
 
     /// Takes the electorates that another master knows, as in [`Succession::hear`].
@@ -698,12 +705,16 @@ mod tests {
             if is_first {
                 told.may_have_lived_before();
             }
+            told.first_at = lives.is_empty().then(Instant::default);
+            let lives = if lives.is_empty() { &[6] } else { lives };
             assert!(!told.shows_another_life(&Electorates::default()), "it tells of nobody");
             lives.iter().any(|life| told.shows_another_life(&of(*life)))
         };
         assert!(doubts(true, &[6]), "it had a vote");
         assert!(!doubts(true, &[7]), "it has one");
-        assert!(!doubts(true, &[7, 6]), "only what is heard first is about its start");
+        // Regression: one that was cut off heard first of an electorate of before it had a vote.
+        assert!(doubts(true, &[7, 6]), "most have not answered yet");
+        assert!(!doubts(true, &[]), "most have answered");
         assert!(!doubts(false, &[6]), "its server was reset, and has none of its slots");
     }
 

@@ -1,7 +1,6 @@
 //! What a master of a Cluster reports to the others of itself, and the longest lease that it or
 //! another may have granted.
 
-use super::cluster_memory::Reign;
 use super::company::Readiness;
 use super::shares::Footing;
 use super::slots::Slots;
@@ -23,15 +22,9 @@ impl Slots {
         Some(footing)
     }
 
-    /// The longest lease that may stand: of another master, or from an earlier reign of this one,
-    /// as this one and those with a vote remember; or of this one, if leases are gone here: their
-    /// slot may come back.
+    /// The longest lease that may stand, as this node and those with a vote remember.
     pub(super) fn longest(&self, now: Instant) -> Millis {
-        let itself = &self.confirmations.electorates().itself.name;
-        let remembered = self.lengths.longest_besides(itself, self.reign.unwrap_or_default(), now);
-        let are_gone = now <= self.gone_until;
-        let own = if are_gone { self.own_lengths.longest(now) } else { Millis::ZERO };
-        remembered.max(self.confirmations.longest(now)).max(own)
+        self.lengths.longest(now).max(self.confirmations.longest(now))
     }
 }
 
@@ -68,30 +61,15 @@ impl Node {
         self.promises.authority().map_or(max_ttl, |authority| authority.longest(now))
     }
 
-    /// How long a lease may be that the node has granted in its [reign](super::Reign), and that
-    /// may stand, or grants within its settings. The setting may have been lowered since.
+    /// How long a lease of the node may be: within its settings, or of a lock that came from
+    /// elsewhere.
     pub(super) fn own_longest(&self, max_ttl: Millis, now: Instant) -> Millis {
-        let granted = self.slots.as_ref().map(|slots| slots.own_lengths.longest(now));
-        max_ttl.max(granted.unwrap_or_default()).max(now.until(self.longest_until()))
+        max_ttl.max(now.until(self.longest_until()))
     }
 
-    /// Notes how long leases may be that the node has got since it last did: before each question,
-    /// and when `lockmod.max-ttl` has changed.
-    pub fn note_own_lengths(&mut self, max_ttl: Millis, now: Instant) {
-        let until = self.longest_until();
-        if let Some(slots) = &mut self.slots {
-            slots.own_lengths.note(until, (now, max_ttl));
-        }
-    }
-
-    /// The node's reign, if it has ever asked as a master.
-    pub(super) fn reign(&self) -> Option<Reign> {
-        let number = self.slots.as_ref().and_then(|slots| slots.reign);
-        number.map(|number| Reign { number, until: self.longest_until() })
-    }
-
-    /// No lease that the node has granted in its reign ends later than this. Of those that are gone
-    /// here, because they moved, or their slot was lost, another master may know nothing.
+    /// No lease that the node has granted since its start or promotion ends later than this. Of
+    /// those that are gone here, because they moved, or their slot was lost, another master may
+    /// know nothing.
     pub(super) fn longest_until(&self) -> Instant {
         let gone_until = self.slots.as_ref().map(|slots| slots.gone_until);
         self.promises.longest().max(gone_until.unwrap_or_default())

@@ -25,7 +25,6 @@ mod line;
 mod lines;
 mod lock;
 mod other_master;
-mod own_lengths;
 mod packed_lease;
 mod pauses;
 mod promises;
@@ -50,7 +49,7 @@ pub use account::{LockAccount, LockState, NodeAccount, ReadersAccount, Uncounted
 pub use authority::{Attached, Authority, BEAT, Heartbeat, Mandate, Pledge, SUPPORT};
 pub use availability::Availability;
 pub use change::Change;
-pub use cluster_memory::{ClusterMemory, Reign};
+pub use cluster_memory::ClusterMemory;
 pub use direct::{Direct, Grantee};
 pub use electorate::{Elector, Electorate, Electorates, MasterName, Succession};
 pub use facts::{Decided, Stated};
@@ -64,7 +63,7 @@ pub use recovery::{Found, Loaded, Recovery, Saved, Stopped, promote, recover, st
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use serving::{Effect, Gate, Look, NextCalls, Parting, Turning};
 pub use shares::{
-    ConfirmQuestion, Confirmation, Footing, MoveAtOnce, Passage, Question, Remembered, SLOTS, Said,
+    ConfirmQuestion, Confirmation, Footing, LeaseLength, MoveAtOnce, Passage, Question, SLOTS,
     Shares, SlotAnswer, SlotRuns, question_number,
 };
 pub use slots::{Came, Slots};

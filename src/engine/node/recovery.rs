@@ -349,8 +349,8 @@ impl Found {
         matches!(self, Found::Present(saved) if saved.stop.is_some() && saved.is_of_boot(boot))
     }
 
-    /// Whether a master of a Cluster that starts with this, and need not wait, knows all leases of
-    /// its last reign. Numbers of questions are compared within a boot only.
+    /// Whether a master of a Cluster that starts with this, and need not wait, knows until when
+    /// leases of before may stand that are gone here. That is an instant of one boot.
     pub(super) fn goes_on(&self, loaded: Loaded) -> bool {
         let Found::Present(saved) = self else { return false };
         let stopped_as_master = !saved.was_replica && !saved.doubts;
@@ -404,7 +404,7 @@ mod tests {
     }
 
     fn apply((used, stopped): (Ceilings, Stopped), saved: &mut Saved) {
-        let stopped = Change::Stopped { used, stopped, reign: None, lengths: Vec::new() };
+        let stopped = Change::Stopped { used, stopped, gone_until: None, lengths: Vec::new() };
         stopped.apply(saved, &mut ClusterMemory::default());
     }
 

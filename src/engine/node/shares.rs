@@ -70,31 +70,11 @@ pub struct Footing {
     pub left: Millis,
 }
 
-/// What a master has said of its leases, with one question.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Said {
-    /// The master; empty if its name is not known.
-    pub master: MasterName,
-    /// As in [`ConfirmQuestion::reign`].
-    pub reign: u64,
-    /// The number of its question.
-    pub number: u64,
-    /// As in [`ConfirmQuestion::longest`].
+/// How long leases may be, as somebody remembers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseLength {
+    /// The longest lease.
     pub longest: Millis,
-}
-
-impl Said {
-    /// Whether both are of one reign of one master.
-    pub(super) fn is_of_reign_of(&self, other: &Said) -> bool {
-        self.master == other.master && self.reign == other.reign
-    }
-}
-
-/// What a master has said, as another one remembers it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remembered {
-    /// What it has said.
-    pub said: Said,
     /// For how long such a lease may still stand.
     pub left: Millis,
 }
@@ -109,16 +89,14 @@ pub struct ConfirmQuestion {
     pub since: u64,
     /// The asker's life, as in [`Elector::life`](super::Elector::life).
     pub life: u64,
-    /// The number of the asker's first question since its start or promotion.
-    pub reign: u64,
-    /// How long a lease may stand that it has granted since then, or grants within its settings.
+    /// How long a lease of the asker may be.
     pub longest: Millis,
     /// What tells the electorates that the asker knows from others.
     pub digest: u64,
     /// These electorates, if a receiver may not know them.
     pub electorates: Option<Electorates>,
     /// Then also what the asker remembers: who hears of an electorate must know that too.
-    pub remembered: Vec<Remembered>,
+    pub remembered: Vec<LeaseLength>,
 }
 
 /// An answer to a [`ConfirmQuestion`].
@@ -135,14 +113,14 @@ pub struct Confirmation {
     pub lost: SlotRuns,
     /// The sender's life, as in [`Elector::life`](super::Elector::life).
     pub life: u64,
-    /// How long a lease of any other master may stand, as those have said, or of the sender.
+    /// How long a lease of any master may be, as the sender remembers.
     pub longest: Millis,
     /// What tells the electorates that the sender knows from others.
     pub digest: u64,
     /// These electorates, if they are not the asker's.
     pub electorates: Option<Electorates>,
-    /// Then, and if there are several, also what the sender remembers.
-    pub remembered: Vec<Remembered>,
+    /// Then, and if there are none or several, also all that the sender remembers.
+    pub remembered: Vec<LeaseLength>,
 }
 
 /// An answer to a [`Question`].

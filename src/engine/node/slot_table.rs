@@ -405,6 +405,15 @@ impl SlotTable {
         self.doubt(self.own.without(&SlotSet::default()), now);
     }
 
+    /// Notes the same of the slots that the node has had since its first look. Of those that have
+    /// come since, it asks their former masters.
+    pub(super) fn doubt_kept(&mut self, now: Instant) {
+        let has_come = |seen: &Move| seen.stage == MoveStage::Came;
+        let mut kept = self.own.without(&SlotSet::default());
+        kept.retain(|slot| !self.moves.get(slot).is_some_and(has_come));
+        self.doubt(kept, now);
+    }
+
     /// Notes that any other master may have decided in these slots.
     pub(super) fn doubt(&mut self, slots: Vec<u16>, now: Instant) {
         for slot in slots {

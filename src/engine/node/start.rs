@@ -286,17 +286,17 @@ impl Node {
     pub fn stop(&self, now: Instant, census: Census, is_saved: bool) -> Change {
         let stopped = Stopped { is_saved, inventory: census.inventory };
         let (used, stopped) = stop(&self.promises, now, census.longest, stopped);
-        let lengths = self.slots.as_ref().map(|slots| slots.lengths.at_stop()).unwrap_or_default();
-        Change::Stopped { used, stopped, reign: self.reign(), lengths }
+        let lengths =
+            self.slots.as_ref().map(|slots| slots.lengths.at_stop(now)).unwrap_or_default();
+        let gone_until = self.slots.as_ref().map(|_| self.longest_until());
+        Change::Stopped { used, stopped, gone_until, lengths }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{
-        Came, ClusterMemory, Inventory, Lease, Mode, Reign, Said, Shares, Stop, Token,
-    };
+    use crate::engine::{Came, ClusterMemory, Inventory, Lease, Mode, Shares, Stop, Token};
 
     const CLOCKS: Clocks =
         Clocks { now: Instant::from_millis(1_000), wall: UnixTime::from_millis(50_000) };
@@ -417,41 +417,30 @@ mod tests {
         assert_eq!(news.len(), 1);
     }
 
-    /// What it says next counts for the leases of its last run too, so it must know all of them.
+    /// The server may have removed locks of a slot that it lost, also before it stopped.
     #[test]
-    fn a_reign_goes_on_after_a_clean_stop_if_the_start_finds_all_locks() {
+    fn leases_that_are_gone_count_after_a_clean_stop_if_the_start_finds_all_locks() {
         let inventory = Inventory::default();
         let stop = Some(Stopped { is_saved: true, inventory });
         let saved = Saved { stop, ..start_of(Found::Missing, loaded(0, false)) };
-        let reign = Reign { number: 5, until: Instant::from_millis(9_000) };
-        // That of this reign was dropped for this one.
-        let former = Said { reign: 4, longest: Millis::new(8_700), ..Said::default() };
+        let gone_until = Some(Instant::from_millis(9_000));
         let goes_on = |saved: Saved, loaded: Loaded| {
             let mut node = Node::new();
-            let lengths = vec![(former.clone(), Some(reign.until))];
-            let memory = ClusterMemory { lengths, reign: Some(reign), ..ClusterMemory::default() };
+            let lengths = vec![(Millis::new(8_700), gone_until)];
+            let memory = ClusterMemory { lengths, gone_until, ..ClusterMemory::default() };
             node.join_cluster(7, memory, CLOCKS.now);
             node.found(Some(Found::Present(saved)), CLOCKS, 7);
             let _ = node.begin(loaded, CAUTION).expect("it keeps a file");
-            let longest = node.own_longest(Millis::new(500), CLOCKS.now);
-            match node.reign() {
-                None => assert!(longest < Millis::new(8_000)),
-                went_on => {
-                    assert_eq!((went_on, longest), (Some(reign), former.longest));
-                    let census = Census::new(CLOCKS.wall);
-                    let Change::Stopped { reign: next, .. } = node.stop(CLOCKS.now, census, true)
-                    else {
-                        panic!("it stops");
-                    };
-                    assert_eq!(next, Some(reign), "after another clean stop too");
-                    let mut memory = ClusterMemory { reign: next, ..ClusterMemory::default() };
-                    memory.lengths = vec![(Said::default(), Some(CLOCKS.now))];
-                    Change::Begun.apply(&mut Saved { ..saved }, &mut memory);
-                    let is_kept = memory.reign.is_some() || memory.lengths[0].1.is_some();
-                    assert!(!is_kept, "what a clean stop wrote does not hold after a crash");
-                }
-            }
-            node.reign().is_some()
+            assert_eq!(node.longest(Millis::new(500), CLOCKS.now), Millis::new(8_700));
+            let change = node.stop(CLOCKS.now, Census::new(CLOCKS.wall), true);
+            let (mut saved, mut memory) = (saved, ClusterMemory::default());
+            change.apply(&mut saved, &mut memory);
+            let goes_on = memory.gone_until == gone_until;
+            assert_eq!(memory.lengths.len(), 1, "after another clean stop too");
+            Change::Begun.apply(&mut saved, &mut memory);
+            let is_kept = memory.gone_until.is_some() || memory.lengths[0].1.is_some();
+            assert!(!is_kept, "what a clean stop wrote does not hold after a crash");
+            goes_on
         };
         let master = loaded(1, false);
         assert!(goes_on(saved, master));
@@ -461,7 +450,7 @@ mod tests {
         assert!(!goes_on(Saved { ceilings, ..saved }, Loaded { inventory: other, ..master }));
         assert!(!goes_on(Saved { was_replica: true, ..saved }, master));
         assert!(!goes_on(Saved { doubts: true, ..saved }, master));
-        assert!(!goes_on(saved, Loaded { boot: 8, ..master }), "another clock numbers questions");
+        assert!(!goes_on(saved, Loaded { boot: 8, ..master }), "by another clock");
         assert!(!goes_on(saved, loaded(1, true)), "its master decides");
     }
 

@@ -4,7 +4,7 @@
 use super::Node;
 use super::confirmations::CONFIRM_DELAY;
 use super::electorate::{Elector, Electorates};
-use super::shares::{ConfirmQuestion, Confirmation, Remembered, Said, question_number};
+use super::shares::{ConfirmQuestion, Confirmation, LeaseLength, question_number};
 use super::slots::Slots;
 use crate::engine::{Instant, Millis};
 
@@ -38,28 +38,25 @@ impl Slots {
     }
 
     /// Notes what another master's question says of its leases, and of those of others.
-    fn remember(&mut self, name: &[u8], asked: &ConfirmQuestion, now: Instant) {
+    fn remember(&mut self, asked: &ConfirmQuestion, now: Instant) {
         self.lengths.learn(&asked.remembered, now);
-        let ConfirmQuestion { reign, number, longest, .. } = *asked;
-        self.lengths.hear(Said { master: name.to_vec(), reign, number, longest }, now);
+        self.lengths.hear(asked.longest, now);
     }
 
     /// What a message tells of what is remembered: all, if those who hear it may come to count by
-    /// another electorate than those who remember it. `tells`: the message has electorates.
-    fn remembered(&self, tells: bool, now: Instant) -> Vec<Remembered> {
-        let is_to_tell = tells || !self.confirmations.electorates().are_settled();
+    /// another electorate than those who remember it, or if nobody else remembers it. `tells`: the
+    /// message has electorates.
+    fn remembered(&self, tells: bool, now: Instant) -> Vec<LeaseLength> {
+        let known = self.confirmations.electorates();
+        let is_to_tell = tells || !known.are_settled() || known.voter_count() == 1;
         if is_to_tell { self.lengths.tell(now) } else { Vec::new() }
     }
 
-    /// Notes how long a lease of this node may stand, which its next question says. This node
-    /// remembers it too: its own vote counts for itself. Returns the number of its reign.
-    fn allow(&mut self, longest: Millis, now: Instant) -> u64 {
-        let number = question_number(self.boot, now);
-        let reign = *self.reign.get_or_insert(number);
+    /// Notes how long a lease of this node may be, which its next question says. This node
+    /// remembers it too: its own vote counts for itself.
+    fn allow(&mut self, longest: Millis, now: Instant) {
         self.confirmations.allow(longest, now);
-        let master = self.confirmations.electorates().itself.name.clone();
-        self.lengths.hear(Said { master, reign, number, longest }, now);
-        reign
+        self.lengths.hear(longest, now);
     }
 }
 
@@ -67,26 +64,22 @@ impl Node {
     /// The question to all other masters, whether they confirm which slots are this node's, if it
     /// is due.
     pub fn confirm_question(&mut self, now: Instant, max_ttl: Millis) -> Option<ConfirmQuestion> {
-        self.note_own_lengths(max_ttl, now);
         let longest = self.own_longest(max_ttl, now);
         let slots = self.slots.as_mut().filter(|slots| slots.confirmations.has_slots())?;
-        let reign = slots.allow(longest, now);
+        slots.allow(longest, now);
         let is_hurried = slots.is_hurried(now) || !slots.confirmations.know_of(longest, now);
         let (since, digest, electorates) = slots.confirmations.ask(is_hurried, now)?;
         let [number, since] = [now, since].map(|at| question_number(slots.boot, at));
         let life = slots.confirmations.electorates().itself.life;
         let remembered = slots.remembered(electorates.is_some(), now);
-        let asked = ConfirmQuestion {
-            number,
-            since,
-            life,
-            reign,
-            longest,
-            digest,
-            electorates,
-            remembered,
-        };
-        Some(asked)
+        Some(ConfirmQuestion { number, since, life, longest, digest, electorates, remembered })
+    }
+
+    /// Notes that the last question was not sent: nobody has heard what it said.
+    pub fn question_unsent(&mut self) {
+        if let Some(slots) = &mut self.slots {
+            slots.confirmations.unsent();
+        }
     }
 
     /// Whether the last look is recent enough to [confirm](Node::confirm) by it.
@@ -114,17 +107,17 @@ impl Node {
     ) -> Option<Confirmation> {
         let slots = self.slots.as_mut().filter(|slots| slots.table.looked_at().is_some())?;
         let elector = Elector { name: name.to_vec(), life: asked.life };
-        slots.remember(name, asked, now);
+        slots.remember(asked, now);
         slots.hear_of(&elector, (asked.electorates.as_ref(), asked.digest), now);
         slots.compare(now);
         self.wait_for_others(now);
         let slots = self.slots.as_mut()?;
-        let ConfirmQuestion { number, reign, .. } = *asked;
+        let number = asked.number;
         let (its, lost, since) = slots.witness.confirm(name, (number, asked.since));
-        let longest = slots.lengths.longest_besides(name, reign, now);
         let known = slots.confirmations.electorates();
         let (life, digest) = (known.itself.life, known.digest());
         let electorates = (digest != asked.digest).then(|| known.clone());
+        let longest = slots.lengths.longest(now);
         let remembered = slots.remembered(electorates.is_some(), now);
         Some(Confirmation {
             number,
@@ -141,9 +134,9 @@ impl Node {
 
     /// Takes another master's question without an answer: this server has no vote, but may take the
     /// place of the only master. The state file is to have the [news](Node::news_of_slots).
-    pub fn overhear(&mut self, name: &[u8], asked: &ConfirmQuestion, now: Instant) {
+    pub fn overhear(&mut self, asked: &ConfirmQuestion, now: Instant) {
         if let Some(slots) = &mut self.slots {
-            slots.remember(name, asked, now);
+            slots.remember(asked, now);
         }
     }
 
@@ -168,18 +161,19 @@ mod tests {
     fn what_is_remembered_is_told_while_another_electorate_may_come_to_count() {
         let now = Instant::default();
         let tells = |numbers: &[(u64, u64)]| {
-            let itself = Elector { name: b"aa".to_vec(), life: 1 };
+            let elector = |name: &[u8]| Elector { name: name.to_vec(), life: 1 };
+            let itself = elector(b"aa");
             let electorate = |&(number, origin)| {
-                let members = [itself.clone()].into();
+                let others = (number > 0).then(|| elector(b"bb"));
+                let members = others.into_iter().chain([itself.clone()]).collect();
                 Electorate { number, origin, members }
             };
             let known = numbers.iter().map(electorate).collect();
             let longest = Millis::new(9_000);
-            let said = Said { master: b"cc".to_vec(), reign: 1, number: 1, longest };
             let memory = ClusterMemory {
                 electorates: Electorates { itself: itself.clone(), known, ..Default::default() },
-                lengths: vec![(said, None)],
-                reign: None,
+                lengths: vec![(longest, None)],
+                gone_until: None,
             };
             let mut node = Node::new();
             node.join_cluster(7, memory, now);
@@ -189,6 +183,8 @@ mod tests {
         assert_eq!(tells(&[]), [1, 1], "it may begin");
         assert_eq!(tells(&[(0, 0)]), [1, 1], "a replica may take the place of the only master");
         assert_eq!(tells(&[(1, 5)]), [0, 1]);
+        // Regression: the others were forgotten, and a replica took its place.
+        assert_eq!(tells(&[(0, 5)]), [1, 1], "it is the only one left");
         assert_eq!(tells(&[(1, 5), (2, 5)]), [1, 1]);
     }
 }

@@ -590,7 +590,6 @@ impl Cluster {
         self.note(servers.start, &format!("allow {max_ttl}: {servers:?}"));
         for node in self.masters[servers].iter_mut().map(|master| &mut master.node) {
             node.max_ttl = max_ttl;
-            node.engine.note_own_lengths(max_ttl, node.clocks().now);
         }
     }
 

@@ -252,12 +252,13 @@ impl Cluster {
 
     pub(super) fn hear(&mut self, from: usize, to: usize, message: &[u8]) {
         let (name, broken) = (name_of(from), self.plan.broken);
+        let message = self.understood(read_message(message).expect("a master wrote it"));
         let (now, boot) = (self.masters[to].node.clocks().now, self.masters[to].node.boot);
         let node = &mut self.masters[to].node;
         let (is_master, can_answer) =
             (node.is_master(), node.is_master() || node.engine.has_looked());
         let engine = &mut node.engine;
-        match read_message(message).expect("a master wrote it") {
+        match message {
             SlotMessage::Report(footing) => {
                 engine.hear(&name, footing, now);
                 self.masters[to].heard_floors[from] = footing.floor.get();
@@ -274,8 +275,7 @@ impl Cluster {
             SlotMessage::Answer { .. } | SlotMessage::Confirmation(_) if !is_master => {}
             SlotMessage::Question { .. } if !can_answer => {}
             SlotMessage::ConfirmQuestion(asked) if !can_answer && !engine.has_vote(&asked) => {
-                let asked = self.understood(asked);
-                self.masters[to].node.engine.overhear(&name, &asked, now);
+                self.masters[to].node.engine.overhear(&asked, now);
                 self.keep_news(to);
             }
             SlotMessage::Answer { number, answer } => {
@@ -286,7 +286,6 @@ impl Cluster {
             }
             SlotMessage::ConfirmQuestion(asked) => {
                 self.look(to);
-                let asked = self.understood(asked);
                 let told = self.masters[to].node.engine.confirm(&name, &asked, now);
                 if let Some(told) = told.filter(|_| self.keep_news(to)) {
                     let text = SlotMessage::Confirmation(told).to_string();
@@ -344,13 +343,17 @@ impl Cluster {
         }
     }
 
-    /// A question as a server takes it.
-    fn understood(&self, asked: ConfirmQuestion) -> ConfirmQuestion {
-        match self.plan.broken {
-            Broken::ForgetsLengths => {
-                ConfirmQuestion { longest: Millis::ZERO, remembered: Vec::new(), ..asked }
+    /// A message as a server takes it.
+    fn understood(&self, message: SlotMessage) -> SlotMessage {
+        let (longest, remembered) = (Millis::ZERO, Vec::new());
+        match (self.plan.broken, message) {
+            (Broken::ForgetsLengths, SlotMessage::ConfirmQuestion(asked)) => {
+                SlotMessage::ConfirmQuestion(ConfirmQuestion { longest, remembered, ..asked })
             }
-            _ => asked,
+            (Broken::ForgetsLengths, SlotMessage::Confirmation(told)) => {
+                SlotMessage::Confirmation(Confirmation { longest, remembered, ..told })
+            }
+            (_, message) => message,
         }
     }
 
