@@ -98,6 +98,7 @@ pub(super) fn role_changed(context: &mut Context<'_>, is_master: bool) {
 
 /// The server stops. Its data set has been saved, if it is saved at all.
 pub(super) fn stopping(context: &mut Context<'_>) {
+    slots::look_last(context);
     start::stopped(context);
 }
 

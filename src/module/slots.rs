@@ -97,6 +97,14 @@ pub(super) fn tick(context: &mut Context<'_>) {
     }
 }
 
+/// Before the server stops: its configuration epoch may have risen since the last look, and the
+/// next start cannot see that.
+pub(super) fn look_last(context: &mut Context<'_>) {
+    if can_answer(context) && context.cluster_nodes().is_some() {
+        look(context);
+    }
+}
+
 /// Whether to send questions and reports now: not with each cron. A server makes a lost connection
 /// anew in its cron, and greets the other one a moment later; Valkey 8.1 closes a connection if a
 /// module's message comes before that.

@@ -460,6 +460,11 @@ impl SlotTable {
         }
     }
 
+    /// Whether slots come here at once, or have come so and are not settled.
+    pub(super) fn some_come_at_once(&self) -> bool {
+        self.at_once.len() > 0
+    }
+
     /// Whether this slot is on its way here at once, or has just come so.
     pub(super) fn comes_at_once(&self, slot: u16) -> bool {
         self.at_once.has(slot)

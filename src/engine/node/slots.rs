@@ -79,6 +79,8 @@ pub struct Slots {
     owes_wait: bool,
     /// It knew others with a vote at its start.
     had_company: bool,
+    /// Slots have come at once since the last survey began, so it may not see locks there.
+    pub(super) hides_locks: bool,
 }
 
 impl Slots {
@@ -100,7 +102,12 @@ impl Slots {
             has_noted_doubts: false,
             owes_wait: was_promoted,
             had_company,
+            hides_locks: false,
         }
+    }
+
+    pub(super) fn begin_survey(&mut self) {
+        self.hides_locks = self.table.some_come_at_once();
     }
 
     /// Notes which master has which slots. `has_jumped`: whether this one ever has. Returns whether
@@ -358,6 +365,7 @@ impl Node {
         self.tally.counts.failed_moves += u64::from(step == MoveAtOnce::LeavesNot);
         if let Some(slots) = &mut self.slots {
             slots.table.move_at_once(step, moved, to);
+            slots.hides_locks |= step == MoveAtOnce::Comes;
         }
     }
 
@@ -1138,6 +1146,32 @@ mod tests {
         assert_eq!(answers.iter().map(|told| told.held).collect::<Vec<_>>(), [length(8_000)]);
         node.rejoin_cluster(BOOT);
         assert_eq!(node.own_longest(LONGEST, at(1_100)), LONGEST, "others remember these");
+    }
+
+    /// Regression: a lease that had come was waited for no more after a crash, because the survey
+    /// had not seen its lock.
+    #[test]
+    fn a_survey_while_a_slot_comes_at_once_lowers_nothing() {
+        let token = Token::new(b"token", 64).unwrap();
+        let claim = Claim { token, ttl: length(60_000), mode: Mode::Exclusive };
+        let ends = |comes_at: u64| {
+            let mut node = node();
+            assert!(node.promises.acquire(&mut Lock::default(), claim, b"", at(100)).is_ok());
+            for step in 0..4 {
+                if step == comes_at {
+                    node.move_at_once(MoveAtOnce::Comes, &vec![(12, 12)], None);
+                }
+                match step {
+                    0 | 2 => node.begin_survey(),
+                    _ => drop(node.end_survey(at(200))),
+                }
+            }
+            node.promises.longest()
+        };
+        assert_eq!(ends(9), at(0), "it was released, say");
+        for comes_at in 0..2 {
+            assert_eq!(ends(comes_at), at(60_100), "{comes_at}");
+        }
     }
 
     fn length(millis: u64) -> Millis {

@@ -21,14 +21,19 @@ impl Node {
 
     /// Begins a survey, which looks for the lease that ends last.
     pub fn begin_survey(&mut self) {
+        if let Some(slots) = &mut self.slots {
+            slots.begin_survey();
+        }
         self.promises.begin_survey();
         self.tally.begin_survey();
     }
 
     /// Ends a survey, after every lock has been looked at. Returns a lower lease ceiling for the
-    /// state file, if that shortens the wait after a crash.
+    /// state file, if that shortens the wait after a crash. It cannot if locks were hidden: the
+    /// server shows keys of a slot that comes at once only when all have come.
     pub fn end_survey(&mut self, now: Instant) -> Option<Instant> {
-        self.promises.end_survey(now)
+        let were_hidden = self.slots.as_ref().is_some_and(|slots| slots.hides_locks);
+        if were_hidden { None } else { self.promises.end_survey(now) }
     }
 
     /// Whether a survey could shorten the wait after a crash. It cannot while the lease that ends
