@@ -99,8 +99,12 @@ impl Lengths {
         // Whatever is longer is over earlier.
         self.known.sort_unstable_by_key(|known| known.until);
         if self.known.len() > KNOWN_MAX {
-            let first = self.known.remove(0);
-            self.known[0].longest = first.longest;
+            // Otherwise the longest would be prolonged again and again.
+            let prolongs =
+                |place: &usize| self.known[*place].until.until(self.known[*place + 1].until);
+            let place = (0..KNOWN_MAX).min_by_key(prolongs).unwrap_or_default();
+            let longer = self.known.remove(place);
+            self.known[place].longest = longer.longest;
         }
     }
 
@@ -250,6 +254,17 @@ mod tests {
         for (length, now) in said {
             assert!(longest(&lengths, now + end(length)) >= length, "{length}: {lengths:?}");
         }
+    }
+
+    /// Regression: of settings that fell again and again, each prolonged the longest one.
+    #[test]
+    fn many_lengths_do_not_prolong_the_longest() {
+        let mut lengths = Lengths::default();
+        says(&mut lengths, 40_000, 0);
+        for now in 1..80 {
+            says(&mut lengths, 12_000 - now % 12 * 10, now * 1_000);
+        }
+        assert!(longest(&lengths, 80_000) <= 12_000, "{lengths:?}");
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub(super) struct Move {
     pub(super) other: Option<usize>,
     /// The master that was seen to get it from another one while it was on its way here.
     pub(super) taken_by: Option<usize>,
+    /// It was on its way to the other master, and stays: this node decided there.
+    pub(super) has_decided: bool,
     /// When the last question was asked that the other master has answered, of those from this
     /// stage. An answer that came in time stands once the slot is here.
     answered: Option<Instant>,
@@ -84,6 +86,7 @@ impl Move {
             stage,
             other,
             taken_by: None,
+            has_decided: false,
             answered: None,
             sure_until: Instant::default(),
             until: None,
@@ -128,7 +131,8 @@ impl Move {
 
     /// Nothing that was answered so far counts.
     pub(super) fn begin_again(&mut self, now: Instant) {
-        *self = Move { taken_by: self.taken_by, ..Move::new(self.stage, self.other, now) };
+        let Move { stage, other, taken_by, has_decided, .. } = *self;
+        *self = Move { taken_by, has_decided, ..Move::new(stage, other, now) };
     }
 
     /// Whether the other master is to be asked now. If so, it counts as asked.

@@ -43,6 +43,8 @@ pub(super) struct SlotTable {
     /// By slot: which of them had it last, counted from 1; zero if none did.
     former: Vec<u16>,
     own: SlotSet,
+    /// Its own since the first look.
+    first: SlotSet,
     /// Those in which the node decides without a further look.
     settled: SlotSet,
     /// Those that no master had when this one started with slots: their master may have been
@@ -117,7 +119,9 @@ impl SlotTable {
     fn see_own(&mut self, shares: &Shares, own: SlotSet, now: Instant) {
         if self.looked_at.is_some() {
             self.settled.keep(&own);
+            self.first.keep(&own);
         } else {
+            self.first = own.clone();
             let is_orphan = |slot: &u16| self.former[usize::from(*slot)] == 0 && !own.has(*slot);
             let orphans = (0..SLOTS).filter(|slot| !shares.had_none && is_orphan(slot));
             orphans.for_each(|slot| self.orphans.insert(slot));
@@ -228,6 +232,7 @@ impl SlotTable {
         for (slot, seen) in &mut self.moves {
             if seen.stage == MoveStage::Leaves && migrating.get(slot).copied() != seen.other {
                 *seen = Move::new(MoveStage::Came, seen.other, now);
+                seen.has_decided = true;
                 self.kept.insert(*slot);
             }
         }
@@ -383,10 +388,11 @@ impl SlotTable {
         }
     }
 
-    /// Its own slots in which the node decides.
+    /// Its own slots in which the node decides, or did when they were on their way to another.
     pub(super) fn decided(&self) -> SlotSet {
         let mut decided = self.settled.clone();
-        let leaving = self.moves.iter().filter(|(_, seen)| seen.stage == MoveStage::Leaves);
+        let has_decided = |seen: &Move| seen.stage == MoveStage::Leaves || seen.has_decided;
+        let leaving = self.moves.iter().filter(|(_, seen)| has_decided(seen));
         leaving.for_each(|(slot, _)| decided.insert(*slot));
         decided
     }
@@ -408,10 +414,7 @@ impl SlotTable {
     /// Notes the same of the slots that the node has had since its first look. Of those that have
     /// come since, it asks their former masters.
     pub(super) fn doubt_kept(&mut self, now: Instant) {
-        let has_come = |seen: &Move| seen.stage == MoveStage::Came;
-        let mut kept = self.own.without(&SlotSet::default());
-        kept.retain(|slot| !self.moves.get(slot).is_some_and(has_come));
-        self.doubt(kept, now);
+        self.doubt(self.first.without(&SlotSet::default()), now);
     }
 
     /// Notes that any other master may have decided in these slots.

