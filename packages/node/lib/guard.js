@@ -17,6 +17,8 @@ const { run, watch } = require('./port.js')
  * @type {typeof Symbol.asyncDispose}
  */
 const asyncDispose = Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')
+/** @type {typeof Symbol.dispose} */
+const dispose = Symbol.dispose ?? Symbol.for('Symbol.dispose')
 
 /** @type {WeakMap<AbortSignal, Guard>} A signal keeps its guard, and so the lock. */
 const guards = new WeakMap()
@@ -165,6 +167,12 @@ class Guard {
     if (error !== null && !isTold) throw error
   }
 
+  // `using` looks for this before the block begins. Without it, the lock would stay held.
+  get [dispose]() {
+    if (Guard.#is(this)) refuse([this], 'acquire(name)')
+    return undefined
+  }
+
   [Symbol.for('nodejs.util.inspect.custom')]() {
     // What only inherits from one is shown, too.
     if (!Guard.#is(this)) return 'Guard {}'
@@ -211,6 +219,26 @@ class Guards extends Array {
     const error = errors.find((error, place) => error !== null && !isTold[place])
     if (error) throw error
   }
+
+  get [dispose]() {
+    if (this instanceof Guards) refuse(this, 'acquireMany(names)')
+    return undefined
+  }
+}
+
+/**
+ * Releases them, and says that a block cannot end without waiting for that.
+ *
+ * @param {Guard[]} held
+ * @param {string} call
+ * @returns {never}
+ */
+function refuse(held, call) {
+  for (const guard of held) guard.release().catch(() => {})
+  throw new OptionError(
+    `a lock is released by \`await using\`, not by \`using\`: write \`await using held = await ` +
+      `locker.${call}\``,
+  )
 }
 
 /**

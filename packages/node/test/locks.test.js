@@ -166,6 +166,21 @@ test('the end of a block does not throw again the loss that its guard has thrown
   await assert.rejects(guards[Symbol.asyncDispose](), { ...lost, message: /later:c/ })
 })
 
+test('a block that does not wait for its release does not begin, and holds nothing', async () => {
+  const locker = patient()
+  // `using` looks for this, and older versions of Node.js lack the symbol.
+  const dispose = Symbol.dispose ?? Symbol.for('Symbol.dispose')
+  const guard = await locker.acquire('block:a')
+  const guards = await locker.acquireMany(['block:b', 'block:c'])
+  const refused = (call) => ({ name: 'OptionError', message: new RegExp(`await using.*${call}\\(`) })
+  assert.throws(() => guard[dispose], refused('acquire'))
+  assert.throws(() => guards[dispose], refused('acquireMany'))
+  for (const name of ['block:a', 'block:b', 'block:c']) {
+    await (await patient().acquire(name)).release()
+  }
+  assert.equal(Guard.prototype[dispose], undefined)
+})
+
 test('a lock that was removed has the votes that show it, whoever finds out', async () => {
   const locker = patient()
   for (const method of ['release', 'extend']) {
