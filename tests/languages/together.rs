@@ -118,9 +118,10 @@ fn rust_python_node_and_the_command_exclude_each_other_and_fences_rise() {
         languages.push(label.split('-').next());
     }
     // It was not one language after the other: each had the lock before any other was done with it.
-    let everybody = ["Rust", "Python", "Node", "Reference", "Command"];
-    for one in everybody {
-        let first = languages.iter().position(|language| *language == Some(one));
+    // But the reference stands in no line, and may have it late.
+    let everybody = ["Rust", "Python", "Node", "Command", "Reference"];
+    for one in &everybody[..4] {
+        let first = languages.iter().position(|language| *language == Some(*one));
         for other in everybody {
             let last = languages.iter().rposition(|language| *language == Some(other));
             assert!(first < last, "{one} began when {other} was done\n{log}");
