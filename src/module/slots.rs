@@ -100,8 +100,12 @@ pub(super) fn tick(context: &mut Context<'_>) {
 /// Before the server stops: its configuration epoch may have risen since the last look, and the
 /// next start cannot see that.
 pub(super) fn look_last(context: &mut Context<'_>) {
-    if can_answer(context) && context.cluster_nodes().is_some() {
-        look(context);
+    let is_in_cluster = process::with(context.in_server(), |process| process.node.is_in_cluster());
+    if is_in_cluster
+        && can_answer(context)
+        && let Some(text) = context.cluster_nodes()
+    {
+        see(context, &text);
     }
 }
 
@@ -295,7 +299,13 @@ pub(super) fn look(context: &mut Context<'_>) {
         process::with(server, |process| process.node.leave_cluster());
         return;
     };
-    let mut shares = read_shares(&text);
+    see(context, &text);
+}
+
+/// Notes what `CLUSTER NODES` says.
+fn see(context: &mut Context<'_>, text: &str) {
+    let server = context.in_server();
+    let mut shares = read_shares(text);
     shares.holds_back = context.must_not_replicate();
     if let Some(earlier) = process::with(server, |process| process.shares_at_load.take()) {
         shares.found = found(context, &shares.own_since(&earlier.own));

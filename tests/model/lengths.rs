@@ -52,7 +52,7 @@ pub(crate) enum Defect {
     ForgetsItself,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// How often a server comes to believe something else.
     pub(crate) turns: u8,
@@ -63,7 +63,7 @@ pub(crate) struct Bounds {
     /// Which masters (first) cannot ask which voters (second).
     pub(crate) cut: &'static [(usize, usize)],
     /// What happens first, but for a grant that is not possible.
-    pub(crate) before: Vec<Action>,
+    pub(crate) before: &'static [Action],
     pub(crate) defect: Defect,
 }
 
@@ -221,15 +221,17 @@ impl World {
             master.know = [false; VOTERS];
         }
         master.allows = master.setting;
-        let mut lengths = voter.lengths.clone();
-        if self.has(Defect::CountsTheLast) {
-            lengths = Lengths::default();
-        }
-        lengths.hear(length(master.setting), NOW);
         if !self.has(Defect::ForgetsItself) {
-            voter.lengths = lengths;
-            voter.record();
+            self.hear(voter, length(master.setting));
         }
+    }
+
+    fn hear(&self, voter: &mut Voter, longest: Millis) {
+        if self.has(Defect::CountsTheLast) {
+            voter.lengths = Lengths::default();
+        }
+        voter.lengths.hear(longest, NOW);
+        voter.record();
     }
 
     fn ask(&self, state: &mut State, at: usize, to: usize, arrives: bool) {
@@ -237,11 +239,7 @@ impl World {
         let said = length(state.masters[at].setting);
         let voter = &mut state.voters[to];
         if at != to {
-            if self.has(Defect::CountsTheLast) {
-                voter.lengths = Lengths::default();
-            }
-            voter.lengths.hear(said, NOW);
-            voter.record();
+            self.hear(voter, said);
         }
         let tells = !self.has(Defect::TellsNothing);
         let longest = if tells { voter.lengths.longest(NOW) } else { Millis::ZERO };
@@ -379,7 +377,7 @@ impl World {
     /// The state after what happens first.
     fn begins(&self) -> State {
         let mut state = self.init_states().remove(0);
-        for action in &self.bounds.before {
+        for action in self.bounds.before {
             let is_possible = |at| self.may_grant(&state, at);
             if !matches!(action, Action::Grant(at) if !is_possible(*at)) {
                 state = self.next_state(&state, *action).expect("it changes something");

@@ -1206,7 +1206,7 @@ const SUCCEEDING: lengths::Bounds = lengths::Bounds {
     settings: 3,
     starts: 3,
     cut: &[],
-    before: Vec::new(),
+    before: &[],
     defect: lengths::Defect::None,
 };
 
@@ -1217,7 +1217,7 @@ const APART: &[(usize, usize)] = &[(0, 1), (1, 0)];
 fn wander_among_lengths(walks: u64) {
     for (settings, starts, cut) in [(0, 0, UNCUT), (3, 0, UNCUT), (0, 3, UNCUT), (3, 3, APART)] {
         let bounds = lengths::Bounds { settings, starts, cut, ..SUCCEEDING };
-        let world = lengths::World::new(bounds.clone());
+        let world = lengths::World::new(bounds);
         let found = world.wander(walks);
         assert!(found.is_none(), "{bounds:?}: {found:?}");
         assert_eq!(world.witnesses(), lengths::Witness::ALL, "{bounds:?}");
@@ -1238,9 +1238,13 @@ fn who_succeeds_a_master_waits_for_its_leases_in_many_walks() {
 /// A broken variant must grant while a lease of the other master stands, some time after the slot
 /// has gone to it.
 #[track_caller]
-fn forgets(defect: lengths::Defect, cut: &'static [(usize, usize)], before: &[lengths::Action]) {
-    let bounds = lengths::Bounds { cut, before: before.to_vec(), ..SUCCEEDING };
-    assert_eq!(lengths::World::new(bounds.clone()).wander(1_000), None, "{before:?}");
+fn forgets(
+    defect: lengths::Defect,
+    cut: &'static [(usize, usize)],
+    before: &'static [lengths::Action],
+) {
+    let bounds = lengths::Bounds { cut, before, ..SUCCEEDING };
+    assert_eq!(lengths::World::new(bounds).wander(1_000), None, "{before:?}");
     let found = lengths::World::new(lengths::Bounds { defect, ..bounds }).wander(20_000);
     let steps = found.unwrap_or_else(|| panic!("{defect:?} was not found out"));
     println!("{defect:?}: {} steps", steps.len());

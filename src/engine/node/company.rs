@@ -148,7 +148,7 @@ fn is_heard(name: &[u8], heard: &[OtherMaster]) -> bool {
 mod tests {
     use super::*;
     use crate::engine::Fence;
-    use crate::engine::node::shares::Footing;
+    use crate::engine::node::shares::{Footing, SlotRuns};
 
     const LONGEST: Millis = Millis::new(1_000);
 
@@ -156,16 +156,24 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// Regression: a master that started where it could reach no other waited by the clock.
-    #[test]
-    fn a_rest_counts_from_when_most_confirm_the_slots() {
-        let named = |name: &[u8; 2]| (name.to_vec(), vec![(1, 1)]);
-        let others = [b"bb", b"cc"].map(named).into();
-        let shares = Shares { own: vec![(0, 0)], others, ..Shares::default() };
-        let mut heard = OtherMaster::new(b"bb");
+    fn named(name: &[u8]) -> (Vec<u8>, SlotRuns) {
+        (name.to_vec(), vec![(1, 1)])
+    }
+
+    fn heard(name: &[u8]) -> OtherMaster {
+        let mut heard = OtherMaster::new(name);
         let footing = Footing { floor: Fence::ZERO, left: Millis::ZERO };
         heard.hear(footing, at(100));
         heard.hear(footing, at(700));
+        heard
+    }
+
+    /// Regression: a master that started where it could reach no other waited by the clock.
+    #[test]
+    fn a_rest_counts_from_when_most_confirm_the_slots() {
+        let others = vec![named(b"bb"), named(b"cc")];
+        let shares = Shares { own: vec![(0, 0)], others, ..Shares::default() };
+        let heard = heard(b"bb");
         let mut company = Company::new(false);
         company.look(&shares, (&[], false), at(100));
         assert_eq!(company.readiness((at(100), None), LONGEST), Readiness::Alone);
@@ -182,16 +190,11 @@ mod tests {
     /// and reports nothing.
     #[test]
     fn who_is_a_replica_now_need_not_be_heard() {
-        let named = |name: &[u8; 2]| (name.to_vec(), vec![(1, 1)]);
-        let [bb, cc] = [b"bb", b"cc"].map(named);
-        let before =
-            Shares { own: vec![(0, 0)], others: vec![bb, cc.clone()], ..Shares::default() };
+        let others = vec![named(b"bb"), named(b"cc")];
+        let before = Shares { own: vec![(0, 0)], others, ..Shares::default() };
         let replicas = vec![b"bb".to_vec()];
-        let now = Shares { others: vec![cc], replicas, ..before.clone() };
-        let mut heard = OtherMaster::new(b"cc");
-        let footing = Footing { floor: Fence::ZERO, left: Millis::ZERO };
-        heard.hear(footing, at(100));
-        heard.hear(footing, at(700));
+        let now = Shares { others: vec![named(b"cc")], replicas, ..before.clone() };
+        let heard = heard(b"cc");
         let mut company = Company::new(false);
         company.look(&before, (std::slice::from_ref(&heard), false), at(700));
         assert!(!company.decides());

@@ -61,8 +61,8 @@ impl Node {
         self.promises.authority().map_or(max_ttl, |authority| authority.longest(now))
     }
 
-    /// How long a lease of the node may be: within its settings, or of a lock that came from
-    /// elsewhere.
+    /// How long a lease of the node may be: within its settings, or what is left of one that is
+    /// over later. Its lock came from elsewhere, or the setting was lowered.
     pub(super) fn own_longest(&self, max_ttl: Millis, now: Instant) -> Millis {
         max_ttl.max(now.until(self.longest_until()))
     }

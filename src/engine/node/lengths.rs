@@ -109,7 +109,7 @@ impl Lengths {
     }
 
     /// What to tell others.
-    pub fn tell(&self, now: Instant) -> Vec<LeaseLength> {
+    pub(super) fn tell(&self, now: Instant) -> Vec<LeaseLength> {
         let tell = |known: &KnownLength| {
             let KnownLength { longest, until } = *known;
             LeaseLength { longest, left: now.until(until) }
@@ -120,7 +120,7 @@ impl Lengths {
     /// Takes what another one remembers. The time in which it was on its way prolongs it. Nothing
     /// is added for the clocks: who heard it first has done so, and all have the same rate but for
     /// that.
-    pub fn learn(&mut self, told: &[LeaseLength], now: Instant) {
+    pub(super) fn learn(&mut self, told: &[LeaseLength], now: Instant) {
         for LeaseLength { longest, left } in told {
             let mut new = KnownLength::new(*longest, now);
             new.until = new.until.min(now.after(left.saturating_add(ROUNDED)));

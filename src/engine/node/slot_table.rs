@@ -6,6 +6,7 @@
 //! | Set        | Enters                                         | Leaves                         |
 //! |------------|------------------------------------------------|--------------------------------|
 //! | `own`      | a look shows it                                | a look no longer shows it      |
+//! | `first`    | the first look shows it                        | a look no longer shows it      |
 //! | `settled`  | the first look shows it; its move is over      | it is lost; it begins to       |
 //! |            |                                                | leave; it is in doubt          |
 //! | `moves`    | it comes, has come, was found, begins to leave | it settles; it is lost         |

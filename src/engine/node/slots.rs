@@ -799,6 +799,31 @@ mod tests {
         node.confirm(name, &asked, at(now))
     }
 
+    /// One with a vote confirms the first ten slots: its answer to the question of a time about
+    /// what was lost since another, and the longest lease that it remembers.
+    fn answers(
+        node: &mut Node,
+        name: &[u8],
+        times: (Instant, Instant),
+        longest: u64,
+        now: Instant,
+    ) {
+        let confirmations = &mut node.slots.as_mut().unwrap().confirmations;
+        let voters = confirmations.electorates().known.iter().flat_map(|one| &one.members);
+        let voter = voters.clone().find(|one| one.name == name).cloned().expect("it has a vote");
+        let told = (&vec![(0, 9)], &SlotRuns::new(), Millis::new(longest));
+        confirmations.confirmed(&voter, times, told, now);
+    }
+
+    /// It knows one electorate of these.
+    fn knowing(itself: &[u8], members: &[&[u8]]) -> ClusterMemory {
+        let member = |name: &[u8]| Elector { name: name.to_vec(), life: 1 };
+        let members = members.iter().map(|name| member(name)).collect();
+        let known = [Electorate { number: 1, origin: 5, members }].into();
+        let electorates = Electorates { itself: member(itself), known, ..Electorates::default() };
+        ClusterMemory { electorates, ..ClusterMemory::default() }
+    }
+
     fn four() -> Shares {
         let mut shares = shares(&[]);
         shares.others.push((b"cc".to_vec(), vec![(20, 29)]));
@@ -1002,11 +1027,7 @@ mod tests {
         assert_eq!([known(&node, over), known(&node, over + 1)], [9_000, 1_000]);
         // The others remember more.
         node.sees(&four(), at(4_000));
-        let slots = node.slots.as_mut().unwrap();
-        let voter = slots.confirmations.electorates().known.iter().flat_map(|one| &one.members);
-        let voter = voter.clone().find(|one| one.name == b"cc").cloned().expect("it has a vote");
-        let told = (&vec![(0, 9)], &SlotRuns::new(), Millis::new(12_000));
-        slots.confirmations.confirmed(&voter, (at(4_100), at(4_000)), told, at(4_200));
+        answers(&mut node, b"cc", (at(4_100), at(4_000)), 12_000, at(4_200));
         assert_eq!([known(&node, 6_550), known(&node, 6_551)], [12_000, 9_000], "while it counts");
     }
 
@@ -1023,11 +1044,7 @@ mod tests {
         let asked = node.confirm_question(at(200), length(9_000)).expect("it is in a hurry");
         assert_eq!(asked.longest, length(9_000));
         assert!(!decides(&node, 9_000, 200) && !decides(&node, 1_000, 200));
-        let slots = node.slots.as_mut().unwrap();
-        let voter = slots.confirmations.electorates().known.iter().flat_map(|one| &one.members);
-        let voter = voter.clone().find(|one| one.name == b"bb").cloned().expect("it has a vote");
-        let told = (&vec![(0, 9)], &SlotRuns::new(), Millis::ZERO);
-        slots.confirmations.confirmed(&voter, (at(200), at(0)), told, at(210));
+        answers(&mut node, b"bb", (at(200), at(0)), 0, at(210));
         assert!(decides(&node, 9_000, 210) && !decides(&node, 9_001, 210));
         // It is lowered. The longest lease that it may have granted still counts, for itself too.
         let asked = node.confirm_question(at(800), LONGEST).expect("it is due");
@@ -1151,12 +1168,10 @@ mod tests {
     /// Regression: its replica took its place, and did not know what it had heard before a start.
     #[test]
     fn the_only_master_that_is_left_tells_its_replicas_what_it_remembers() {
-        let itself = Elector { name: b"aa".to_vec(), life: 1 };
-        let known = [Electorate { number: 1, origin: 5, members: [itself.clone()].into() }].into();
-        let electorates = Electorates { itself, known, ..Electorates::default() };
         let lengths = vec![(length(9_000), None)];
+        let memory = ClusterMemory { lengths, ..knowing(b"aa", &[b"aa"]) };
         let mut node = Node::new();
-        node.join_cluster(BOOT, ClusterMemory { electorates, lengths, gone_until: None }, at(0));
+        node.join_cluster(BOOT, memory, at(0));
         let (name, replicas) = (b"aa".to_vec(), vec![b"bb".to_vec()]);
         node.see(&Shares { name, own: vec![(0, 9)], replicas, ..Shares::default() }, at(0));
         let asked = node.confirm_question(at(100), LONGEST).expect("its replica hears it");
@@ -1171,8 +1186,7 @@ mod tests {
     #[test]
     fn a_slot_that_stays_is_in_doubt_if_it_was_not_confirmed_meanwhile() {
         let mut node = node();
-        let leaving = Shares { migrating: vec![(5, b"bb".to_vec())], ..shares(&[]) };
-        node.sees(&leaving, at(1_000));
+        node.sees(&leaving(5, b"bb"), at(1_000));
         assert!(node.slots.as_ref().unwrap().table.decided().has(5));
         node.see(&shares(&[]), at(2_000));
         let table = &mut node.slots.as_mut().unwrap().table;
@@ -1269,12 +1283,8 @@ mod tests {
     #[test]
     fn who_raises_its_epoch_before_its_first_majority_waits_for_what_others_may_have_taken() {
         let waits = |is_new: bool, has_risen: bool| {
-            let member = |name: &[u8]| Elector { name: name.to_vec(), life: 1 };
-            let members = [member(b""), member(b"bb")].into();
-            let known = [Electorate { number: 1, origin: 5, members }];
-            let known = known.into_iter().filter(|_| !is_new).collect();
-            let electorates = Electorates { itself: member(b""), known, ..Electorates::default() };
-            let memory = ClusterMemory { electorates, ..ClusterMemory::default() };
+            let mut memory = knowing(b"", &[b"", b"bb"]);
+            memory.electorates.known.retain(|_| !is_new);
             let mut node = Node::new();
             node.join_cluster(BOOT, memory, at(0));
             for (epoch, now) in [(if has_risen { 6 } else { 5 }, 0), (6, 1_000)] {
@@ -1301,13 +1311,8 @@ mod tests {
     /// a move raises the epoch.
     #[test]
     fn a_slot_that_comes_with_a_higher_epoch_does_not_wait() {
-        let member = |name: &[u8]| Elector { name: name.to_vec(), life: 1 };
-        let members = [member(b"bb")].into();
-        let known = [Electorate { number: 1, origin: 5, members }].into();
-        let electorates = Electorates { itself: member(b""), known, ..Electorates::default() };
-        let memory = ClusterMemory { electorates, ..ClusterMemory::default() };
         let mut node = Node::new();
-        node.join_cluster(BOOT, memory, at(0));
+        node.join_cluster(BOOT, knowing(b"", &[b"bb"]), at(0));
         let others = vec![(b"bb".to_vec(), vec![(0, 99)])];
         node.see(&Shares { epoch: 5, others, ..Shares::default() }, at(0));
         for now in [100, 1_000] {
