@@ -178,13 +178,14 @@ impl Confirmations {
         self.are_most(|voter| voter.asked.is_some_and(|asked| at < asked))
     }
 
-    /// Whether these electorates show that the master has lost its state file: once, of those that
-    /// it hears of before most masters have answered. One that is cut off may hear of others first.
+    /// Whether these electorates show that the master, if it has slots, has lost its state file:
+    /// others had a vote when it had none, or had one in another life. Once, of those that it hears
+    /// of before most masters have answered. One that is cut off may hear of others first.
     pub(super) fn shows_another_life(&mut self, told: &Electorates) -> bool {
         let is_open = self.may_have_lived_before && self.first_at.is_none();
-        let had_another = is_open && self.succession.had_another_life(told);
-        self.may_have_lived_before = is_open && !had_another;
-        had_another
+        let is_left_out = is_open && self.succession.is_left_out(told);
+        self.may_have_lived_before = is_open && !is_left_out;
+        is_left_out
     }
 
     /// When most masters first answered, if they have.
@@ -696,7 +697,8 @@ mod tests {
     fn others_show_who_has_lost_the_state_file() {
         let own = |life| Elector { life, ..elector(b"aa") };
         let of = |life| {
-            let members = [own(life), elector(b"bb")].into();
+            let has_vote = life != 0;
+            let members = has_vote.then(|| own(life)).into_iter().chain([elector(b"bb")]).collect();
             let known = [Electorate { number: 3, origin: 5, members }].into();
             Electorates { itself: elector(b"bb"), known, ..Electorates::default() }
         };
@@ -712,6 +714,8 @@ mod tests {
         };
         assert!(doubts(true, &[6]), "it had a vote");
         assert!(!doubts(true, &[7]), "it has one");
+        // Regression: the others had gone over to an electorate without it while it was down.
+        assert!(doubts(true, &[0]), "others had a vote when it had slots");
         // Regression: one that was cut off heard first of an electorate of before it had a vote.
         assert!(doubts(true, &[7, 6]), "most have not answered yet");
         assert!(!doubts(true, &[]), "most have answered");

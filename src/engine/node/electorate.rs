@@ -248,11 +248,11 @@ impl Succession {
         all.chain(masters.iter().filter_map(|name| self.elector(name))).collect()
     }
 
-    /// Whether this master had a vote in another life, as another one tells.
-    pub(super) fn had_another_life(&self, told: &Electorates) -> bool {
+    /// Whether an electorate of several masters that another one tells is without this one, as it
+    /// is in its present life.
+    pub(super) fn is_left_out(&self, told: &Electorates) -> bool {
         let itself = &self.electorates.itself;
-        let is_former = |one: &Elector| one.name == itself.name && one.life != itself.life;
-        told.known.iter().any(|one| one.members.iter().any(is_former))
+        told.known.iter().any(|one| one.origin != 0 && !one.members.contains(itself))
     }
 
     /// The master of this name, as it has last told of itself.
