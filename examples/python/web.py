@@ -40,7 +40,8 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     request = (await reader.readline()).decode().split()
     while (await reader.readline()).strip():
         pass  # the other headers
-    status, text = await handle(request[1].rsplit("/", 1)[-1])
+    target = request[1] if len(request) > 1 else ""
+    status, text = await handle(target.rsplit("/", 1)[-1])
     writer.write(f"HTTP/1.0 {status} \r\n\r\n{text}\n".encode())
     await writer.drain()
     writer.close()

@@ -87,8 +87,14 @@ impl fmt::Display for AcquireError {
         }
         let is_silent = |node: &NodeReport| node.vote == Vote::TimedOut;
         let is_slow = report.is_timed_out || report.nodes.iter().any(is_silent);
-        if is_slow && matches!(self, AcquireError::NoQuorum(_)) {
-            write!(f, "; each node had {} to answer: {SLOW}", Length(report.timeout))?;
+        match (is_slow, self) {
+            (true, AcquireError::NoQuorum(_)) if report.waited < report.timeout => {
+                f.write_str("; a node that has just been silent is not waited for again")?;
+            }
+            (true, AcquireError::NoQuorum(_)) => {
+                write!(f, "; each node had {} to answer: {SLOW}", Length(report.timeout))?;
+            }
+            _ => {}
         }
         if report.nodes.iter().any(|node| node.vote == Vote::WrongType) {
             f.write_str("; something else, such as another lock library, uses this name")?;
@@ -405,6 +411,21 @@ mod tests {
 
     fn reports(votes: &[Vote]) -> Vec<NodeReport> {
         votes.iter().map(|vote| NodeReport::new("n".into(), vote.clone())).collect()
+    }
+
+    /// Regression: of a node that is known to be silent, the error said that it had half a second.
+    #[test]
+    fn an_error_says_how_long_nodes_had_to_answer_only_if_they_had_so_long() {
+        let error = |waited| {
+            let nodes = reports(&[Vote::Granted(Fence::ZERO), Vote::TimedOut, Vote::TimedOut]);
+            let (waited, timeout) = (Duration::from_millis(waited), Duration::from_millis(500));
+            let (name, attempts, is_timed_out) = ("n".into(), 1, false);
+            let report = AcquireReport { name, waited, attempts, nodes, timeout, is_timed_out };
+            AcquireError::NoQuorum(report).to_string()
+        };
+        assert!(error(500).contains("; each node had 500ms to answer: a slow network"));
+        let known = error(1);
+        assert!(known.ends_with("; a node that has just been silent is not waited for again"));
     }
 
     /// Four of five nodes were free, and the error was "no quorum confirmed the release".

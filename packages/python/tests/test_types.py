@@ -41,7 +41,8 @@ async def coroutine(locker: Locker) -> str:
         await extended
         downgraded: Awaitable[None] = checked.downgrade()
         await downgraded
-        return (await guard.lost.wait()) or ""
+        left: str | None = await guard.lost.wait(1.5)
+        return left or await guard.lost.wait()
 
 async def several(locker: Locker) -> AsyncGuard:
     async with await locker.aio.acquire_many(["a"]) as guards:

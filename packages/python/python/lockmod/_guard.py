@@ -14,6 +14,7 @@ from typing import (
     SupportsFloat,
     Tuple,
     TypeVar,
+    overload,
 )
 
 from . import _lockmod
@@ -71,6 +72,10 @@ class Lost(_Lost):
 
     _source = "`lost` of a Guard is one"
 
+    @overload
+    def wait(self, timeout: None = None) -> str: ...
+    @overload
+    def wait(self, timeout: SupportsFloat) -> str | None: ...
     def wait(self, timeout: SupportsFloat | None = None) -> str | None:
         """Blocks until the lease has ended, and returns why; None after `timeout` seconds.
 
@@ -92,6 +97,10 @@ class AsyncLost(_Lost):
 
     _source = "`lost` of an AsyncGuard is one"
 
+    @overload
+    async def wait(self, timeout: None = None) -> str: ...
+    @overload
+    async def wait(self, timeout: SupportsFloat) -> str | None: ...
     async def wait(self, timeout: SupportsFloat | None = None) -> str | None:
         """Waits until the lease has ended, and returns why; None after `timeout` seconds."""
         limit = seconds(timeout, endless=True)
