@@ -13,13 +13,12 @@ use crate::engine::{
 };
 
 /// The newest version of a state file that this build reads. It writes it for a server of a Cluster
-/// as soon as it has asked or answered; before, version 5 or 4, with doubts or without; version 3
-/// for another node that rests on replicas, and version 2 for all others. Older builds can read
-/// these.
+/// that knows how long leases may be; before, version 5 or 4, with doubts or without; version 3 for
+/// another node that rests on replicas, and version 2 for all others. Older builds can read these.
 pub const STATE_VERSION: u8 = 8;
 const WITH_LENGTHS_OF_MASTERS: u8 = 7;
 const WITH_ONE_LENGTH: u8 = 6;
-const WITHOUT_CONFIRMED: u8 = 5;
+const WITHOUT_LENGTHS: u8 = 5;
 const WITHOUT_DOUBTS: u8 = 4;
 const WITHOUT_ELECTORATES: u8 = 3;
 const WITHOUT_LONGEST: u8 = 2;
@@ -293,7 +292,7 @@ pub fn encode_state(saved: &Saved, memory: &ClusterMemory) -> Vec<u8> {
         let state = StateV5 { state: in_cluster(state), doubts: saved.doubts };
         encode(STATE_VERSION, &StateV8::of(state, memory))
     } else if saved.doubts {
-        encode(WITHOUT_CONFIRMED, &StateV5 { state: in_cluster(state), doubts: true })
+        encode(WITHOUT_LENGTHS, &StateV5 { state: in_cluster(state), doubts: true })
     } else if memory.electorates != Electorates::default() {
         encode(WITHOUT_DOUBTS, &in_cluster(state))
     } else if longest_ms > 0 {
@@ -316,7 +315,7 @@ fn decode_version(version: u8, payload: &[u8]) -> Result<StateV8, CodecError> {
         WITHOUT_LONGEST => of_any(decode::<_, BYTES_MAX>(payload)?),
         WITHOUT_ELECTORATES => of_group(decode::<_, BYTES_MAX>(payload)?),
         WITHOUT_DOUBTS => in_cluster(decode::<_, BYTES_MAX_IN_CLUSTER>(payload)?),
-        WITHOUT_CONFIRMED => decode::<StateV5, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
+        WITHOUT_LENGTHS => decode::<StateV5, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
         WITH_ONE_LENGTH => decode::<StateV6, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
         WITH_LENGTHS_OF_MASTERS => decode::<StateV7, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
         _ => decode::<_, BYTES_MAX_IN_CLUSTER>(payload)?,

@@ -57,7 +57,7 @@ pub use node::{
     LockState, Look, Mandate, MasterName, MoveAtOnce, NextCalls, Node, NodeAccount, Notice,
     Parting, Passage, Pledge, Promises, Question, Queued, ReadersAccount, Recovery, Released,
     Replicas, SLOTS, SUPPORT, Saved, Shares, SlotAnswer, SlotRuns, Slots, Stated, Statement, Stop,
-    Stopped, Succession, Tally, Tended, Tenure, Turn, Turning, Uncounted, Unlike, Waiter,
+    Stopped, Succession, Sure, Tally, Tended, Tenure, Turn, Turning, Uncounted, Unlike, Waiter,
     WaiterLimit, Warning, promote, question_number, recover, start,
 };
 pub use pursuit::{Harvest, PublishedGrant, Pursuit};

@@ -22,6 +22,10 @@ const PAUSE: Millis = Millis::new(200);
 const HURRY: Millis = Millis::new(50);
 /// How long after a message the next one may be sent: more than a cron of the Cluster later.
 const SPACE: Millis = Millis::new(150);
+/// How many slots are handled with one message, so that it takes no time worth mentioning: each of
+/// many masters may send one at once, while nearly all slots are unsettled. A tick handles all, and
+/// a request its own.
+const SLOTS_PER_MESSAGE: usize = 64;
 
 /// Refuses a decision about a lock in a slot that moves, or has just come, before the other master
 /// has answered, or while leases that this node does not know may stand. Returns by what time to
@@ -80,7 +84,7 @@ pub(super) fn tick(context: &mut Context<'_>) {
     if !context.flags().is_master() {
         return;
     }
-    come_to_all(context);
+    come_to_unsettled(context, usize::MAX);
     if process::with(server, |process| process.node.owes_epoch(now)) {
         context.raise_epoch();
         let is_highest = context.cluster_nodes().is_none_or(|text| has_highest_epoch(&text));
@@ -105,6 +109,7 @@ pub(super) fn look_last(context: &mut Context<'_>) {
         && can_answer(context)
         && let Some(text) = context.cluster_nodes()
     {
+        process::with(context.in_server(), |process| process.node.looks_last());
         see(context, &text);
     }
 }
@@ -168,7 +173,7 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
             process::with(server, |process| {
                 process.node.answered(sender, number, &answer, clock::now());
             });
-            come_to_all(context);
+            come_to_unsettled(context, SLOTS_PER_MESSAGE);
         }
         Some(SlotMessage::Question { number, passage, slots })
             if has_begun && can_answer(context) =>
@@ -187,7 +192,7 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
             look(context);
             process::with(server, |process| process.node.confirmed(sender, &told, clock::now()));
             keep_news(context);
-            come_to_all(context);
+            come_to_unsettled(context, SLOTS_PER_MESSAGE);
         }
         Some(_) | None => {}
     }
@@ -202,8 +207,13 @@ pub(super) fn moves(
     to: Option<&[u8]>,
 ) {
     let server = context.in_server();
+    let has_looked = process::with(server, |process| process.node.has_looked());
+    // The loss of a slot that comes again must not be seen later.
+    if step == MoveAtOnce::Comes && has_looked {
+        look(context);
+    }
     process::with(server, |process| process.node.move_at_once(step, slots, to));
-    if step == MoveAtOnce::HasLeft && process::with(server, |process| process.node.has_looked()) {
+    if step == MoveAtOnce::HasLeft && has_looked {
         look(context);
     }
 }
@@ -323,9 +333,10 @@ fn found(context: &mut Context<'_>, new: &[u16]) -> SlotRuns {
     slots.map(|slot| (*slot, *slot)).collect()
 }
 
-/// Handles all slots in which the node does not decide yet.
-fn come_to_all(context: &mut Context<'_>) {
-    for slot in process::with(context.in_server(), |process| process.node.unsettled_slots()) {
+/// Handles the slots in which the node does not decide yet, so many at most.
+fn come_to_unsettled(context: &mut Context<'_>, most: usize) {
+    let unsettled = process::with(context.in_server(), |process| process.node.unsettled_slots());
+    for slot in unsettled.into_iter().take(most) {
         // A refusal is for requests for a lock there, and each of them gets its own.
         let _ = come(context, slot);
     }
@@ -339,7 +350,7 @@ pub(super) fn configured(context: &mut Context<'_>) {
     let ends = !config::caution().quarantine && context.flags().is_master();
     if ends && process::with(context.in_server(), is_waiting) {
         look(context);
-        come_to_all(context);
+        come_to_unsettled(context, usize::MAX);
     }
 }
 

@@ -9,7 +9,7 @@ use std::fmt;
 
 use crate::engine::{
     ConfirmQuestion, Confirmation, Elector, Electorate, Electorates, Fence, Footing, LeaseLength,
-    Millis, Passage, SLOTS, Shares, SlotAnswer, SlotRuns,
+    Millis, Passage, SLOTS, Shares, SlotAnswer, SlotRuns, Sure,
 };
 
 /// The slot of a name.
@@ -73,6 +73,9 @@ pub fn read_shares(text: &str) -> Shares {
             }
         }
         let name = name.as_bytes().to_vec();
+        if is("master") && !is_own {
+            shares.epochs.extend(epoch.map(|epoch| (name.clone(), epoch)));
+        }
         if is_own {
             (shares.name, shares.own) = (name, ranges);
             shares.epoch = epoch.unwrap_or_default();
@@ -127,10 +130,11 @@ pub enum SlotMessage {
     /// life longest digest`, perhaps what is remembered, and perhaps electorates.
     ConfirmQuestion(ConfirmQuestion),
     /// To who asked that: `lockmod confirmed number since first-last ... lost first-last ... digest
-    /// life longest digest`, perhaps `remembered longest:left ...`, and perhaps electorates:
+    /// life longest digest epoch`, perhaps `remembered longest:left ...`, and perhaps electorates:
     /// `electorates number:origin:name=life,... gone name:number ...`.
     Confirmation(Confirmation),
-    /// To a master that asked: `lockmod floor left number up held sure first-last ...`.
+    /// To a master that asked: `lockmod floor left number up held sure first-last ...`; a `sure`
+    /// with a minus has ended.
     Answer {
         /// The number of the question.
         number: u64,
@@ -161,8 +165,11 @@ impl fmt::Display for SlotMessage {
             }
         }
         if let SlotMessage::Answer { number, answer } = self {
-            let [up, held, sure] = [answer.up, answer.held, answer.sure].map(Millis::get);
-            write!(f, " {number} {up} {held} {sure}")?;
+            write!(f, " {number} {} {}", answer.up.get(), answer.held.get())?;
+            match answer.sure {
+                Sure::For(left) => write!(f, " {}", left.get())?,
+                Sure::Ended(ago) => write!(f, " -{}", ago.get())?,
+            }
         }
         match self {
             SlotMessage::Report(_) => Ok(()),
@@ -185,7 +192,8 @@ fn write_confirmation(f: &mut fmt::Formatter<'_>, told: &Confirmation) -> fmt::R
     write_runs(&told.slots, f)?;
     write!(f, " {LOST}")?;
     write_runs(&told.lost, f)?;
-    write!(f, " {DIGEST} {} {} {}", told.life, told.longest.get(), told.digest)?;
+    let Confirmation { life, longest, digest, epoch, .. } = told;
+    write!(f, " {DIGEST} {life} {} {digest} {epoch}", longest.get())?;
     write_remembered(f, &told.remembered)?;
     write_electorates(f, &told.electorates)
 }
@@ -271,10 +279,20 @@ fn read_confirmation<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<Con
     let lost = words.by_ref().take_while(|word| *word != DIGEST).filter_map(read_range).collect();
     let mut count = || self::number(words.next()?.as_bytes());
     let (life, longest, digest) = (count()?, Millis::new(count()?), count()?);
+    let epoch = count()?;
     let (remembered, electorates) = read_rest(words)?;
-    let told =
-        Confirmation { number, since, slots, lost, life, longest, digest, electorates, remembered };
-    Some(told)
+    Some(Confirmation {
+        number,
+        since,
+        slots,
+        lost,
+        life,
+        longest,
+        epoch,
+        digest,
+        electorates,
+        remembered,
+    })
 }
 
 /// Reads a message of another master. `None` if the bytes are something else.
@@ -298,8 +316,13 @@ pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
     let left = Millis::new(count(words.next())?);
     let footing = Footing { floor, left };
     let Some(number) = count(words.next()) else { return Some(SlotMessage::Report(footing)) };
-    let mut length = || Some(Millis::new(count(words.next())?));
-    let (up, held, sure) = (length()?, length()?, length()?);
+    let length = |word| Some(Millis::new(count(word)?));
+    let (up, held) = (length(words.next())?, length(words.next())?);
+    let sure = words.next()?;
+    let sure = match sure.strip_prefix('-') {
+        Some(ago) => Sure::Ended(length(Some(ago))?),
+        None => Sure::For(length(Some(sure))?),
+    };
     let slots = words.filter_map(read_range).collect();
     Some(SlotMessage::Answer { number, answer: SlotAnswer { footing, up, held, sure, slots } })
 }
@@ -391,6 +414,7 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
         ) {
             let (left, longest) = (Millis::new(left), Millis::new(longest));
             let footing = Footing { floor: Fence::new(floor).unwrap(), left };
+            let sure = if number % 3 == 0 { Sure::Ended(left) } else { Sure::For(left) };
             let passage = Passage::ALL[passage];
             let name = |number: &(u16, u16)| format!("{:040x}", number.0).into_bytes();
             let member = |slot: &(u16, u16)| Elector { name: name(slot), life: left.get() };
@@ -425,13 +449,14 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
                     lost: slots.iter().take(1).copied().collect(),
                     life: left.get(),
                     longest,
+                    epoch: longest.get(),
                     digest: number,
                     electorates: electorates.clone(),
                     remembered: remembered.clone(),
                 }),
                 SlotMessage::Answer {
                     number,
-                    answer: SlotAnswer { footing, up: left, held: longest, sure: left, slots },
+                    answer: SlotAnswer { footing, up: left, held: longest, sure, slots },
                 },
             ] {
                 let text = message.to_string();

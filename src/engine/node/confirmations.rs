@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::authority::with_drift;
 use super::electorate::{Elector, Electorates, MasterName, Succession};
-use super::shares::{SLOTS, Shares, SlotRuns};
+use super::shares::{Confirmation, SLOTS, Shares};
 use super::slot_set::{SlotSet, all};
 use super::{BEAT, SUPPORT};
 use crate::engine::{Instant, Millis};
@@ -31,12 +31,16 @@ const HURRY: Millis = Millis::new(BEAT.get() / 10);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Voter {
     elector: Elector,
+    /// It has a vote in one of the electorates.
+    has_vote: bool,
     /// What tells the electorates that it knew when it last answered.
     digest: Option<u64>,
     /// When the last question was asked that it has answered.
     asked: Option<Instant>,
     /// The longest lease that it remembered then.
     longest: Millis,
+    /// This node's configuration epoch, as its server believed then.
+    epoch: u64,
     /// Since when it has confirmed this node's slots without a break, but for the unsteady ones.
     steady_since: Instant,
     unsteady: BTreeMap<u16, Instant>,
@@ -91,9 +95,11 @@ impl Voter {
     fn new(elector: Elector, own: &SlotSet) -> Voter {
         Voter {
             elector,
+            has_vote: false,
             digest: None,
             asked: None,
             longest: Millis::ZERO,
+            epoch: 0,
             steady_since: Instant::default(),
             unsteady: BTreeMap::new(),
             lacks: own.clone(),
@@ -173,9 +179,10 @@ impl Confirmations {
         self.may_have_lived_before = true;
     }
 
-    /// Whether most masters have answered a question that was asked later than this.
-    pub(super) fn have_answered_since(&self, at: Instant) -> bool {
-        self.are_most(|voter| voter.asked.is_some_and(|asked| at < asked))
+    /// Whether the servers of most masters know that this node has this configuration epoch. One
+    /// may answer before: messages of Valkey 8.1 and newer do not carry the epoch.
+    pub(super) fn know_epoch(&self, epoch: u64) -> bool {
+        self.are_most(|voter| epoch <= voter.epoch)
     }
 
     /// Whether these electorates show that the master, if it has slots, has lost its state file:
@@ -203,7 +210,7 @@ impl Confirmations {
     pub(super) fn look(&mut self, shares: &Shares, now: Instant) -> bool {
         let own = SlotSet::of(&shares.own);
         let lost = self.own.without(&own).into_iter();
-        let ends: Vec<_> = lost.map(|slot| (slot, now.after(self.left(slot, now)))).collect();
+        let ends: Vec<_> = lost.map(|slot| (slot, self.ends_at(slot, now))).collect();
         let has_lost = !ends.is_empty();
         self.ended.extend(ends);
         let gained = own.without(&self.own);
@@ -247,6 +254,10 @@ impl Confirmations {
             self.keep_breaks(now);
         }
         self.panels = panels;
+        self.voters.iter_mut().for_each(|voter| voter.has_vote = false);
+        for place in self.panels.iter().flat_map(|panel| &panel.others) {
+            self.voters[*place].has_vote = true;
+        }
     }
 
     /// Nothing is confirmed for longer than the present majorities have confirmed it.
@@ -267,13 +278,11 @@ impl Confirmations {
 
     /// The others that have a vote in any electorate.
     fn votes(&self) -> impl Iterator<Item = &Voter> {
-        let places: BTreeSet<usize> =
-            self.panels.iter().flat_map(|panel| &panel.others).copied().collect();
-        places.into_iter().map(|place| &self.voters[place])
+        self.voters.iter().filter(|voter| voter.has_vote)
     }
 
     /// Whether the node is the only one with a vote.
-    fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         !self.panels.is_empty() && self.panels.iter().all(|panel| panel.needed == 0)
     }
 
@@ -306,10 +315,9 @@ impl Confirmations {
             let others = panel.others.iter().map(|place| &self.voters[*place]);
             smallest(others.filter(&counts).map(&since), panel.needed)
         };
-        let starts = self.panels.iter().filter(|panel| panel.needed > 0).map(of_panel);
+        let mut starts = self.panels.iter().filter(|panel| panel.needed > 0).map(of_panel);
         // One that lacks a majority is the least.
-        let starts: Option<Vec<Instant>> = starts.collect();
-        starts.and_then(|starts| starts.into_iter().max())
+        starts.try_fold(None, |latest, start| Some(latest.max(Some(start?)))).flatten()
     }
 
     /// Whether the node may decide in any slot.
@@ -390,15 +398,16 @@ impl Confirmations {
         counts
     }
 
-    /// Takes another master's answer to the question from `at`: what it confirms, and what it has
-    /// seen lost since the question from `since`.
+    /// Takes another master's answer to the question from `at`. It tells what it has seen lost
+    /// since the question from `since`.
     pub(super) fn confirmed(
         &mut self,
         elector: &Elector,
         (at, since): (Instant, Instant),
-        (slots, lost, longest): (&SlotRuns, &SlotRuns, Millis),
+        told: &Confirmation,
         now: Instant,
     ) {
+        let (slots, lost) = (&told.slots, &told.lost);
         let voter = self.voters.iter_mut().find(|voter| voter.elector == *elector);
         let Some(voter) = voter.filter(|voter| voter.asked < Some(at)) else { return };
         let confirmed = SlotSet::of(slots);
@@ -414,7 +423,7 @@ impl Confirmations {
         for slot in lacks.iter().filter(|slot| !voter.lacks.has(**slot)) {
             voter.last.extend(voter.asked.map(|asked| (*slot, asked)));
         }
-        (voter.asked, voter.longest) = (Some(at), longest);
+        (voter.asked, voter.longest, voter.epoch) = (Some(at), told.longest, told.epoch);
         voter.lacks = SlotSet::default();
         lacks.into_iter().for_each(|slot| voter.lacks.insert(slot));
     }
@@ -460,13 +469,14 @@ impl Confirmations {
         self.most_since(|voter| voter.confirms(slot, now), |voter| voter.steady_since(slot))
     }
 
-    /// For how long the node may still decide in this slot, or might have if it had not lost it.
-    pub(super) fn left(&self, slot: u16, now: Instant) -> Millis {
+    /// Up to when the node may decide in this slot, or might have if it had not lost it. That may
+    /// be over.
+    pub(super) fn ends_at(&self, slot: u16, now: Instant) -> Instant {
         if self.is_alone() {
-            return COUNTS;
+            return now.after(COUNTS);
         }
-        let until = self.ended.get(&slot).copied().or_else(|| self.counts_until(slot));
-        now.until(until.unwrap_or_default())
+        let ended = self.ended.get(&slot).copied();
+        ended.or_else(|| self.counts_until(slot)).unwrap_or_default()
     }
 
     /// Compares what has been confirmed with what was before, just after that has changed. Returns
@@ -517,13 +527,14 @@ impl Confirmations {
 
     /// As if all others had confirmed all slots all the time.
     #[cfg(test)]
-    pub(super) fn all_confirm(&mut self, now: Instant) {
+    pub(super) fn all_confirm(&mut self, epoch: u64, now: Instant) {
         self.succession.agree();
         self.meet(now);
         self.first_at = Some(Instant::default());
         self.allows = (crate::engine::TTL_MAX, Instant::default());
         for voter in &mut self.voters {
             (voter.asked, voter.lacks) = (Some(now), SlotSet::default());
+            voter.epoch = epoch;
         }
     }
 
@@ -565,7 +576,7 @@ fn smallest(instants: impl Iterator<Item = Instant>, count: usize) -> Option<Ins
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Electorate;
+    use crate::engine::{Electorate, SlotRuns};
 
     fn at(millis: u64) -> Instant {
         Instant::from_millis(millis)
@@ -619,8 +630,8 @@ mod tests {
         ) -> Vec<u16> {
             let (asked, since) = (at(asked), at(since));
             let now = asked.after(Millis::new(10));
-            let told = (&slots, &lost, Millis::ZERO);
-            self.confirmed(&elector(name), (asked, since), told, now);
+            let told = Confirmation { slots, lost, ..Confirmation::default() };
+            self.confirmed(&elector(name), (asked, since), &told, now);
             self.advance(&decided(), now)
         }
     }
@@ -752,11 +763,13 @@ mod tests {
         told.told(b"bb", 700, vec![(0, 4)], vec![(5, 5)]);
         assert!(!told.holds(5, at(710)));
         told.look(&shares(&[b"bb"]), at(710));
-        assert_eq!(told.left(5, at(710)), Millis::new(1_940), "confirmed at 200");
-        assert_eq!(told.left(5, at(2_700)), Millis::ZERO);
-        assert_eq!(told.left(4, at(710)), Millis::new(2_440));
-        told.look(&more, at(110));
-        assert!(!told.holds(5, at(720)));
+        assert_eq!(told.ends_at(5, at(710)), at(2_650), "confirmed at 200");
+        assert_eq!(told.ends_at(5, at(9_000)), at(2_650), "it is over");
+        assert_eq!(told.ends_at(4, at(710)), at(3_150));
+        told.look(&Shares { own: Vec::new(), ..shares(&[b"bb"]) }, at(9_000));
+        assert_eq!(told.ends_at(4, at(9_000)), at(3_150), "before the loss was seen");
+        told.look(&more, at(9_010));
+        assert!(!told.holds(5, at(9_020)));
     }
 
     #[test]

@@ -25,9 +25,11 @@ pub(super) struct Epoch {
 /// others, and with its epoch this one wins them back: after a restart, without having seen that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rise {
-    epoch: Option<u64>,
+    pub(super) epoch: Option<u64>,
     /// When it was seen to rise.
     at: Option<Instant>,
+    /// The node stops: it will not hear that others know.
+    is_last: bool,
 }
 
 impl Rise {
@@ -41,11 +43,18 @@ impl Rise {
         has_risen
     }
 
-    /// Whether most masters have not answered since: for longer than that takes, unless they do not
-    /// answer anyway.
+    /// Notes that the node is about to stop.
+    pub(super) const fn stops(&mut self) {
+        self.is_last = true;
+    }
+
+    /// Whether most masters do not know of it: for longer than that takes, unless they do not
+    /// answer anyway, or the node stops.
     pub(super) fn is_unconfirmed(&mut self, confirmations: &Confirmations, now: Instant) -> bool {
-        self.at = self.at.filter(|at| !confirmations.have_answered_since(*at));
-        self.at.is_some_and(|at| at.after(BEAT) <= now || !confirmations.reach_most(now))
+        let epoch = self.epoch.unwrap_or_default();
+        self.at = self.at.filter(|_| !confirmations.know_epoch(epoch));
+        let has_time = |at: Instant| now < at.after(BEAT) && confirmations.reach_most(now);
+        self.at.is_some_and(|at| self.is_last || !has_time(at))
     }
 }
 

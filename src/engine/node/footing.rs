@@ -67,9 +67,9 @@ impl Node {
         max_ttl.max(now.until(self.longest_until()))
     }
 
-    /// No lease that the node has granted since its start or promotion ends later than this. Of
-    /// those that are gone here, because they moved, or their slot was lost, another master may
-    /// know nothing.
+    /// No lease that the node has granted since its start or promotion ends later than this, and
+    /// none that was gone before a clean stop. Of those that are gone, because they moved, or their
+    /// slot was lost, another master may know nothing.
     pub(super) fn longest_until(&self) -> Instant {
         let gone_until = self.slots.as_ref().map(|slots| slots.gone_until);
         self.promises.longest().max(gone_until.unwrap_or_default())

@@ -6,6 +6,8 @@
 //! the majorities share a master, which remembers what it has answered. docs/design.md, "Slots that
 //! move", rule 11, has the reasons.
 
+use std::cmp::Reverse;
+
 use super::Change;
 use super::company::whole_wait;
 use super::shares::LeaseLength;
@@ -99,9 +101,11 @@ impl Lengths {
         // Whatever is longer is over earlier.
         self.known.sort_unstable_by_key(|known| known.until);
         if self.known.len() > KNOWN_MAX {
-            // Otherwise the longest would be prolonged again and again.
-            let prolongs =
-                |place: &usize| self.known[*place].until.until(self.known[*place + 1].until);
+            // Otherwise the longest would be prolonged again and again. Of several, the shortest.
+            let prolongs = |place: &usize| {
+                let [one, next] = [place, &(place + 1)].map(|place| self.known[*place].until);
+                (one.until(next), Reverse(*place))
+            };
             let place = (0..KNOWN_MAX).min_by_key(prolongs).unwrap_or_default();
             let longer = self.known.remove(place);
             self.known[place].longest = longer.longest;

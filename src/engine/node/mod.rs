@@ -64,7 +64,7 @@ pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use serving::{Effect, Gate, Look, NextCalls, Parting, Turning};
 pub use shares::{
     ConfirmQuestion, Confirmation, Footing, LeaseLength, MoveAtOnce, Passage, Question, SLOTS,
-    Shares, SlotAnswer, SlotRuns, question_number,
+    Shares, SlotAnswer, SlotRuns, Sure, question_number,
 };
 pub use slots::{Came, Slots};
 pub use start::{Begun, Caution, Warning};

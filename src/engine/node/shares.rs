@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::authority::with_drift;
 use super::electorate::{Electorates, MasterName};
 use super::slot_set::SlotSet;
 use crate::engine::{Fence, Instant, Millis};
@@ -23,6 +24,8 @@ pub struct Shares {
     pub own: SlotRuns,
     /// At the first look after a start: whether it had none when it was loaded.
     pub had_none: bool,
+    /// Those of the other masters.
+    pub epochs: Vec<(MasterName, u64)>,
     /// Its epoch has risen since the module was loaded: for the first look.
     pub has_risen: bool,
     /// Those of its own that nobody gave to it. At its start, a server takes each slot that no
@@ -100,7 +103,7 @@ pub struct ConfirmQuestion {
 }
 
 /// An answer to a [`ConfirmQuestion`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Confirmation {
     /// The number of the question.
     pub number: u64,
@@ -115,12 +118,38 @@ pub struct Confirmation {
     pub life: u64,
     /// How long a lease of any master may be, as the sender remembers.
     pub longest: Millis,
+    /// The asker's configuration epoch, as the sender's server believes.
+    pub epoch: u64,
     /// What tells the electorates that the sender knows from others.
     pub digest: u64,
     /// These electorates, if they are not the asker's.
     pub electorates: Option<Electorates>,
     /// Then, and if there are none or several, also all that the sender remembers.
     pub remembered: Vec<LeaseLength>,
+}
+
+/// Up to when a master may decide, of which most confirm that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sure {
+    /// For so long yet.
+    For(Millis),
+    /// It has ended, so long ago.
+    Ended(Millis),
+}
+
+impl Sure {
+    /// Of an end, at `now`.
+    pub(super) fn of(end: Instant, now: Instant) -> Sure {
+        if now < end { Sure::For(now.until(end)) } else { Sure::Ended(end.until(now)) }
+    }
+
+    /// The end, or an earlier instant, for who asked at `at`.
+    pub(super) const fn until(self, at: Instant) -> Instant {
+        match self {
+            Sure::For(left) => at.after(left),
+            Sure::Ended(ago) => at.before(with_drift(ago)),
+        }
+    }
 }
 
 /// An answer to a [`Question`].
@@ -133,9 +162,9 @@ pub struct SlotAnswer {
     /// For how long leases may stand that the sender granted in these slots, and that have not
     /// moved with them.
     pub held: Millis,
-    /// For how long most masters have confirmed that the sender may decide in these slots, or might
-    /// have if it had not lost them.
-    pub sure: Millis,
+    /// Up to when most masters have confirmed that the sender may decide in these slots, or might
+    /// if it had not lost them.
+    pub sure: Sure,
     /// Those of the slots that are on their way to who asks, or are its own.
     pub slots: SlotRuns,
 }

@@ -61,7 +61,8 @@ pub(super) struct Move {
     /// It was on its way to the other master, and stays: this node decided there.
     pub(super) has_decided: bool,
     /// When the last question was asked that the other master has answered, of those from this
-    /// stage. An answer that came in time stands once the slot is here.
+    /// stage. While the slot is on its way, an answer goes stale; one about a slot that has come
+    /// does not.
     answered: Option<Instant>,
     /// Up to when the answers show that no third master can decide there.
     sure_until: Instant,
@@ -170,7 +171,7 @@ impl Move {
             self.held_until = is_held.then(|| now.after(with_drift(answer.held)));
         }
         (self.answered, self.floor) = (Some(at), self.floor.max(answer.footing.floor));
-        self.sure_until = self.sure_until.max(at.after(answer.sure));
+        self.sure_until = self.sure_until.max(answer.sure.until(at));
     }
 
     fn is_answered(&self, now: Instant) -> bool {
@@ -238,5 +239,37 @@ impl Move {
             }
         };
         if until < now { Coming::HasWaited(until, floor) } else { Coming::Waits(until, floor) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shares::Sure;
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    /// Regression: the end of the other master's majority counted as if it had ended when that one
+    /// was asked. It had been cut off for a minute, while a third one had the slot.
+    #[test]
+    fn an_answer_counts_if_the_slot_was_confirmed_before_the_other_master_lost_its_majority() {
+        let footing = Footing { floor: Fence::ZERO, left: Millis::ZERO };
+        let (up, held) = (Millis::new(1 << 40), Millis::ZERO);
+        let (steady_since, asked, now) = (at(101_000), at(102_000), at(102_010));
+        let knows = |stage, sure| {
+            let mut seen = Move::new(stage, Some(0), at(100_000));
+            let answer = SlotAnswer { footing, up, held, sure, slots: Vec::new() };
+            seen.answered(asked, &answer, now);
+            let coming = seen.coming(Some((now, footing)), (now, steady_since), Millis::new(1_000));
+            matches!(coming, Coming::Knows(_))
+        };
+        let [long_ago, lately] = [Sure::Ended(Millis::new(60_000)), Sure::Ended(Millis::new(500))];
+        assert!(knows(MoveStage::Came, Sure::For(Millis::new(10))));
+        assert!(knows(MoveStage::Came, lately), "it has hung since it gave the slot away");
+        assert!(!knows(MoveStage::Came, long_ago));
+        assert!(knows(MoveStage::Comes, Sure::For(Millis::new(10))));
+        assert!(!knows(MoveStage::Comes, lately), "a third one may have it by now");
     }
 }

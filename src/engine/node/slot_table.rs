@@ -16,7 +16,8 @@
 //! | `left`     | it no longer comes, and has not come; the      | it is its own, and does not    |
 //! |            | first look shows it leaving                    | leave; another loses it        |
 //! | `kept`     | it stays after it began to leave               | never, until the node restarts |
-//! | `at_once`  | the server says that it comes                  | it settles, or does not come   |
+//! | `at_once`  | the server says that it comes; it stays        | it settles, does not come, or  |
+//! |            | although disputed                              | is lost                        |
 //! | `gone`     | the server says that it has left               | a look shows that              |
 //! | `disputed` | another master asks about it as its own        | it is lost, or its move begins |
 //!
@@ -141,6 +142,7 @@ impl SlotTable {
             self.former[usize::from(slot)] = 0;
             self.given.insert(slot);
             self.handed.remove(&slot);
+            self.at_once.remove(slot);
             match seen {
                 Some((MoveStage::Came | MoveStage::Found, _)) => self.given.remove(slot),
                 Some((MoveStage::Leaves, Some(target))) => {
@@ -253,7 +255,9 @@ impl SlotTable {
                     self.left.insert(slot, target);
                 }
                 self.settled.remove(slot);
-                self.moves.insert(slot, Move::new(stage, Some(target), now));
+                let mut seen = Move::new(stage, Some(target), now);
+                seen.has_decided = true;
+                self.moves.insert(slot, seen);
             }
         }
     }

@@ -22,7 +22,8 @@ use super::lengths::Lengths;
 use super::pauses::Pauses;
 use super::recovery::{has_jumped, jump};
 use super::shares::{
-    Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns, question_number,
+    Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns, Sure,
+    question_number,
 };
 use super::slot_move::Coming;
 use super::slot_set::{all, runs};
@@ -226,13 +227,15 @@ impl Slots {
     }
 
     /// These slots by whether this node may still decide there, or might: those where it may not,
-    /// the others, and for how long it may in all of these.
-    fn by_confirmation(&self, slots: &SlotRuns, now: Instant) -> [(Millis, SlotRuns); 2] {
-        let left = |slot: &u16| self.confirmations.left(*slot, now);
-        let (no_more, sure): (BTreeSet<u16>, BTreeSet<u16>) =
-            all(slots).partition(|slot| left(slot).is_zero());
-        let shortest = sure.iter().map(left).min().unwrap_or_default();
-        [(Millis::ZERO, runs(no_more)), (shortest, runs(sure))]
+    /// and since when at the longest; the others, and for how long at the least.
+    fn by_confirmation(&self, slots: &SlotRuns, now: Instant) -> [(Sure, SlotRuns); 2] {
+        let ends_at = |slot: &u16| self.confirmations.ends_at(*slot, now);
+        let (over, sure): (BTreeSet<u16>, BTreeSet<u16>) =
+            all(slots).partition(|slot| ends_at(slot) <= now);
+        [over, sure].map(|slots| {
+            let first = slots.iter().map(ends_at).min().unwrap_or_default();
+            (Sure::of(first, now), runs(slots))
+        })
     }
 
     /// Ends a wait, also one that is skipped: then, too, the former master must not win the slot
@@ -322,6 +325,13 @@ impl Node {
         self.slots = None;
     }
 
+    /// Notes that the next look is the last one: the server is about to stop.
+    pub fn looks_last(&mut self) {
+        if let Some(slots) = &mut self.slots {
+            slots.rise.stops();
+        }
+    }
+
     /// Notes that leases are gone here that end no later than this.
     pub(super) fn are_gone(&mut self, until: Instant) {
         if let Some(slots) = &mut self.slots {
@@ -398,8 +408,8 @@ impl Node {
         let Some(up) = own.table.looked_at().map(|at| at.until(now)) else { return Vec::new() };
         let [moved, left] = own.table.asked(name, (slots, passage), now, has_locks);
         let answers = |slots: SlotRuns, footing, held| {
-            let [no_more, sure] = own.by_confirmation(&slots, now);
-            [no_more, sure].map(|(sure, slots)| SlotAnswer { footing, up, held, sure, slots })
+            let by_end = own.by_confirmation(&slots, now);
+            by_end.map(|(sure, slots)| SlotAnswer { footing, up, held, sure, slots })
         };
         // The last one is also the node's report.
         let all = [answers(left, left_behind, held), answers(moved, footing, Millis::ZERO)];
@@ -642,7 +652,8 @@ mod tests {
 
         /// All other masters confirm which slots are its own, as they have all the time.
         fn is_confirmed(&mut self, now: Instant) {
-            self.slots.as_mut().unwrap().confirmations.all_confirm(now);
+            let slots = self.slots.as_mut().unwrap();
+            slots.confirmations.all_confirm(slots.rise.epoch.unwrap_or_default(), now);
         }
     }
 
@@ -696,7 +707,7 @@ mod tests {
     /// The answer of a master that has been up for long.
     fn answer(floor: u64, left: u64, slots: SlotRuns) -> SlotAnswer {
         let (footing, up) = (footing(floor, left), Millis::new(1_000_000));
-        SlotAnswer { footing, up, held: Millis::ZERO, sure: SUPPORT, slots }
+        SlotAnswer { footing, up, held: Millis::ZERO, sure: Sure::For(SUPPORT), slots }
     }
 
     /// Asks at one instant; `bb` answers at another.
@@ -811,8 +822,9 @@ mod tests {
         let confirmations = &mut node.slots.as_mut().unwrap().confirmations;
         let voters = confirmations.electorates().known.iter().flat_map(|one| &one.members);
         let voter = voters.clone().find(|one| one.name == name).cloned().expect("it has a vote");
-        let told = (&vec![(0, 9)], &SlotRuns::new(), Millis::new(longest));
-        confirmations.confirmed(&voter, times, told, now);
+        let (slots, longest) = (vec![(0, 9)], Millis::new(longest));
+        let told = Confirmation { slots, longest, epoch: 1, ..Confirmation::default() };
+        confirmations.confirmed(&voter, times, &told, now);
     }
 
     /// It knows one electorate of these.
@@ -1007,6 +1019,18 @@ mod tests {
         assert!(decides(&node, 5), "it has seen all that happened");
         node.see(&Shares { epoch: 6, ..raised }, at(9_000));
         assert_eq!(doubts(&mut node, 9_000), [Change::Doubts(true)], "most are silent already");
+        node.is_confirmed(at(9_100));
+        assert_eq!(doubts(&mut node, 9_100), [Change::Doubts(false)]);
+        // Regression: an answer that was sent before its sender's server knew of it ended that.
+        node.see(&Shares { epoch: 7, ..shares(&[]) }, at(9_200));
+        node.slots.as_mut().unwrap().confirmations.all_confirm(6, at(10_200));
+        assert_eq!(doubts(&mut node, 10_200), [Change::Doubts(true)]);
+        node.is_confirmed(at(10_300));
+        assert_eq!(doubts(&mut node, 10_300), [Change::Doubts(false)]);
+        // Regression: it gave others a second to hear of it, and stopped before that.
+        node.looks_last();
+        node.see(&Shares { epoch: 8, ..shares(&[]) }, at(10_400));
+        assert_eq!(doubts(&mut node, 10_400), [Change::Doubts(true)]);
     }
 
     /// Regressions: it waited only as long as its own setting, which had been lowered, while leases

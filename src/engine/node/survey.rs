@@ -32,13 +32,20 @@ impl Node {
     /// state file, if that shortens the wait after a crash. It cannot if locks were hidden: the
     /// server shows keys of a slot that comes at once only when all have come.
     pub fn end_survey(&mut self, now: Instant) -> Option<Instant> {
-        let were_hidden = self.slots.as_ref().is_some_and(|slots| slots.hides_locks);
-        if were_hidden { None } else { self.promises.end_survey(now) }
+        if self.slots.as_ref().is_some_and(|slots| slots.hides_locks) {
+            // Another survey may find what this one has not.
+            self.tally.cut_short(self.promises.longest());
+            return None;
+        }
+        self.promises.end_survey(now)
     }
 
     /// Whether a survey could shorten the wait after a crash. It cannot while the lease that ends
-    /// last is known to stand.
+    /// last is known to stand, or locks are hidden.
     pub fn would_gain(&self, now: Instant) -> bool {
+        if self.slots.as_ref().is_some_and(|slots| slots.table.some_come_at_once()) {
+            return false;
+        }
         let longest = self.promises.longest();
         let is_gone = self.tally.cut_short_until().after(LEASE_BLOCK) >= longest;
         // After a start, the ceiling may cover leases that did not come back.

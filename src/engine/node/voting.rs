@@ -17,7 +17,6 @@ impl Slots {
         let electorates = (told.electorates.as_ref(), told.digest);
         self.lengths.learn(&told.remembered, now);
         if self.hear_of(&elector, electorates, now) {
-            let told = (&told.slots, &told.lost, told.longest);
             self.confirmations.confirmed(&elector, (at, since), told, now);
             self.compare(now);
         }
@@ -70,8 +69,8 @@ impl Node {
         let (since, digest, electorates) = slots.confirmations.ask(is_hurried, now)?;
         let [number, since] = [now, since].map(|at| question_number(slots.boot, at));
         let life = slots.confirmations.electorates().itself.life;
-        let is_only = slots.confirmations.electorates().voter_count() == 1;
-        let remembered = slots.remembered(electorates.is_some() || is_only, now);
+        let tells = electorates.is_some() || slots.confirmations.is_alone();
+        let remembered = slots.remembered(tells, now);
         Some(ConfirmQuestion { number, since, life, longest, digest, electorates, remembered })
     }
 
@@ -117,7 +116,7 @@ impl Node {
         let known = slots.confirmations.electorates();
         let (life, digest) = (known.itself.life, known.digest());
         let electorates = (digest != asked.digest).then(|| known.clone());
-        let longest = slots.lengths.longest(now);
+        let (longest, epoch) = (slots.lengths.longest(now), slots.witness.epoch_of(name));
         let remembered = slots.remembered(electorates.is_some(), now);
         Some(Confirmation {
             number,
@@ -126,6 +125,7 @@ impl Node {
             lost,
             life,
             longest,
+            epoch,
             digest,
             electorates,
             remembered,

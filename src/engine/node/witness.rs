@@ -23,17 +23,25 @@ struct Asker {
 pub(super) struct Witness {
     seen: Vec<Asker>,
     shares: Vec<(Vec<u8>, SlotRuns)>,
+    epochs: Vec<(Vec<u8>, u64)>,
 }
 
 impl Witness {
     pub(super) fn look(&mut self, shares: &Shares) {
         self.shares.clone_from(&shares.others);
+        self.epochs.clone_from(&shares.epochs);
         for seen in &mut self.seen {
             let has = shares.others.iter().find(|(name, _)| *name == seen.name);
             let has = has.map(|(_, ranges)| SlotSet::of(ranges)).unwrap_or_default();
             seen.lost.extend(seen.had.without(&has).into_iter().map(|slot| (slot, seen.last)));
             seen.had = has;
         }
+    }
+
+    /// The configuration epoch of this master, as the server believes.
+    pub(super) fn epoch_of(&self, name: &[u8]) -> u64 {
+        let seen = self.epochs.iter().find(|(other, _)| other == name);
+        seen.map(|(_, epoch)| *epoch).unwrap_or_default()
     }
 
     /// What this node confirms, just after a look; what has been lost, and the number of the

@@ -23,7 +23,7 @@ use std::time::Duration;
 use lockmod::engine::{
     Came, Caution, ClusterMemory, ConfirmQuestion, Confirmation, Electorate, Electorates,
     FENCE_BLOCK, Fence, Footing, Lock, Millis, MoveAtOnce, Passage, QuarantineReason, Question,
-    Refusal, RefusalKind, SUPPORT, Shares, SlotAnswer, SlotRuns, question_number,
+    Refusal, RefusalKind, SUPPORT, Shares, SlotAnswer, SlotRuns, Sure, question_number,
 };
 use lockmod::wire::slots::{SlotMessage, read_message, slot_of};
 use rand::rngs::StdRng;
@@ -102,6 +102,8 @@ struct Plan {
     replica: Option<usize>,
     /// Whether the longest lease that a server allows changes at any time.
     changes_lengths: bool,
+    /// Whether what masters tell each other is without their epochs, as in Valkey 8.1 and newer.
+    are_epochs_silent: bool,
 }
 
 impl Plan {
@@ -115,7 +117,18 @@ impl Plan {
         let replica = replica.filter(|_| faults > 0);
         let changes_lengths = faults > 0 && seed.is_multiple_of(3);
         let node_timeout = NODE_TIMEOUTS[if changes_lengths { 0 } else { seed as usize / 36 % 2 }];
-        Plan { seed, broken, faults, delay_ms, node_timeout, settled, replica, changes_lengths }
+        let are_epochs_silent = seed.is_multiple_of(2);
+        Plan {
+            seed,
+            broken,
+            faults,
+            delay_ms,
+            node_timeout,
+            settled,
+            replica,
+            changes_lengths,
+            are_epochs_silent,
+        }
     }
 
     /// The longest lease that any server may allow.
@@ -226,8 +239,8 @@ struct Letter {
     due: Instant,
     from: usize,
     to: usize,
-    /// The sender's epoch, and the highest that it has heard of: each message has both.
-    epochs: (u64, u64),
+    /// The sender's epoch, and the highest that it has heard of, if the message has them.
+    epochs: Option<(u64, u64)>,
     mail: Mail,
 }
 

@@ -29,7 +29,9 @@ impl Cluster {
         let longest = if is_text(&mail) { self.plan.delay_ms } else { 150 };
         let due = now + self.millis(1, self.plan.delay_ms.min(longest));
         let due = last.map_or(due, |last| last.max(due));
-        let epochs = (self.masters[from].epochs[from], self.masters[from].current_epoch);
+        let is_silent = self.plan.are_epochs_silent && is_text(&mail);
+        let master = &self.masters[from];
+        let epochs = (!is_silent).then_some((master.epochs[from], master.current_epoch));
         self.mail.push(Letter { due, from, to, epochs, mail });
     }
 
@@ -53,9 +55,10 @@ impl Cluster {
             let Letter { from, to, epochs, mail, .. } = self.mail.remove(index);
             if self.is_up(to) {
                 let master = &mut self.masters[to];
-                master.current_epoch = master.current_epoch.max(epochs.1);
+                let (its, highest) = epochs.unwrap_or_default();
+                master.current_epoch = master.current_epoch.max(highest);
                 if matches!(mail, Mail::Text(_)) {
-                    master.epochs[from] = master.epochs[from].max(epochs.0);
+                    master.epochs[from] = master.epochs[from].max(its);
                 }
                 self.receive(from, to, mail);
             }
@@ -267,7 +270,7 @@ impl Cluster {
                     let up = Millis::new(1 << 40);
                     let number = question_number(boot, now);
                     let slots = runs(engine.unsettled_slots());
-                    let (held, sure) = (Millis::ZERO, SUPPORT);
+                    let (held, sure) = (Millis::ZERO, Sure::For(SUPPORT));
                     let answer = SlotAnswer { footing, up, held, sure, slots };
                     engine.answered(&name, number, &answer, now);
                 }
@@ -311,7 +314,7 @@ impl Cluster {
                     let footing =
                         Footing { floor: node.engine.promises().floor(), left: Millis::ZERO };
                     let (up, held) = (Millis::new(1 << 40), Millis::ZERO);
-                    let sure = SUPPORT;
+                    let sure = Sure::For(SUPPORT);
                     answers = vec![SlotAnswer { footing, up, held, sure, slots }];
                 }
                 for mut answer in answers {
@@ -400,6 +403,7 @@ impl Cluster {
                 lost,
                 life,
                 longest: Millis::ZERO,
+                epoch: shares.epoch,
                 digest,
                 electorates,
                 remembered: Vec::new(),
@@ -486,8 +490,11 @@ impl Master {
         let of = |owner| runs(self.announcement(owner).slots);
         let (others, replicas): (Vec<usize>, Vec<usize>) =
             others.iter().partition(|other| self.are_masters[**other]);
-        let others = others.into_iter().map(|other| (name_of(other), of(other)));
-        let (idle, others): (Vec<_>, Vec<_>) = others.partition(|(_, slots)| slots.is_empty());
+        let with_slots = others.iter().map(|other| (name_of(*other), of(*other)));
+        let (idle, with_slots): (Vec<_>, Vec<_>) =
+            with_slots.partition(|(_, slots)| slots.is_empty());
+        let epochs = |other: &usize| (name_of(*other), self.epochs[*other]);
+        let epochs = others.iter().map(epochs).collect();
         let names = |slots: &BTreeMap<u16, usize>| {
             slots.iter().map(|(slot, other)| (*slot, name_of(*other))).collect()
         };
@@ -496,7 +503,8 @@ impl Master {
             epoch: self.epochs[own],
             own: of(own),
             found: runs(self.found.iter().copied()),
-            others,
+            others: with_slots,
+            epochs,
             had_none: self.had_none,
             has_risen: false,
             holds_back: self.holds_until > Instant::now(),
