@@ -28,6 +28,10 @@
  *   not call `extend`.
  * - `release` and `extend` take a `Lock` itself, not a copy such as `{ ...lock }`: that is an
  *   `ExecutionError`. What a lock needs to be released is no field of it.
+ * - A `release` that too few nodes confirmed rejects, but the package goes on with it until the
+ *   lock is over. So a second `release` of that lock does nothing, and resolves.
+ * - `quit()` ends an ioredis client that is still connecting by its own `quit`, which may take two
+ *   seconds.
  * - `error` is emitted only for an operation that failed, for each node that did not grant or
  *   confirm. An acquisition that a quorum grants is over before the others have answered, so a node
  *   that fails meanwhile emits nothing: `lockmod status` and `lockmod exporter` watch the nodes.

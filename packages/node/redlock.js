@@ -268,7 +268,10 @@ class Redlock extends EventEmitter {
     held.isOver = true
     const results = await Promise.allSettled(held.guards.map((guard) => guard.release()))
     for (const result of results) {
-      if (result.status === 'rejected') throw this.#failed(result.reason, lock.resources)
+      if (result.status === 'fulfilled') continue
+      // The package goes on with it. A caller that tries again hears that it is done.
+      held.isOver = result.reason instanceof LostError
+      throw this.#failed(result.reason, lock.resources)
     }
     return { attempts: [this.#stats()] }
   }

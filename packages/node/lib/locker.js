@@ -190,7 +190,10 @@ async function hold(held, signal, work) {
   } catch (error) {
     const lost = await endAll(held)
     // An error of the work itself is not replaced, but having been stopped is no such error.
-    throw lost !== null && isStop(error, signal) ? lost : error
+    if (lost === null || !isStop(error, signal)) throw error
+    // It may be about another signal: nothing says which one.
+    if (error !== signal.reason && lost.cause === undefined) lost.cause = error
+    throw lost
   }
   const lost = await endAll(held)
   if (lost !== null) throw lost
@@ -204,7 +207,9 @@ function only({ leases: [lease] = [] }) {
 }
 
 /**
- * Whether the work ended because the signal was aborted.
+ * Whether the work ended because the signal was aborted: with its reason, or with an `AbortError`
+ * that names this cause, or none. Whatever has another name, and may have come of it, is an error
+ * of the work, which may have failed to clean up.
  *
  * @param {unknown} error
  * @param {AbortSignal} signal
@@ -214,7 +219,7 @@ function isStop(error, signal) {
   if (error === signal.reason) return true
   // Not `instanceof`: it may be an error of another realm, as in the sandboxes of test runners.
   const { name, cause } = /** @type {{ name?: unknown, cause?: unknown }} */ (error)
-  return name === 'AbortError' || cause === signal.reason
+  return name === 'AbortError' && (cause === undefined || cause === signal.reason)
 }
 
 // When the program ends, sends what was started in its last turn, and releases what is held. A node

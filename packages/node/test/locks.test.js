@@ -109,7 +109,7 @@ test('a lock that was taken away is told, whatever the work does', async () => {
     await until('it is lost', () => lost.aborted)
     throw foreign
   })
-  await assert.rejects(sandboxed, { name: 'LostError', reason: 'removed' })
+  await assert.rejects(sandboxed, { name: 'LostError', reason: 'removed', cause: foreign })
   const careless = locker.using('careless', () => removeByForce('careless'))
   await assert.rejects(careless, { name: 'LostError', reason: 'removed' })
   // An error of the work itself is not replaced.
@@ -118,6 +118,21 @@ test('a lock that was taken away is told, whatever the work does', async () => {
     throw new RangeError('mine')
   })
   await assert.rejects(wrong, RangeError)
+  // Regression: the same of one that names the loss as its cause.
+  const failed = (/** @type {unknown} */ cause) => new Error('half is written', { cause })
+  const unfinished = locker.using('unfinished', async (guard, lost) => {
+    await removeByForce('unfinished')
+    await until('it is lost', () => lost.aborted)
+    throw failed(lost.reason)
+  })
+  await assert.rejects(unfinished, { message: 'half is written' })
+  // And of an AbortError that names another cause.
+  const elsewhere = locker.using('elsewhere', async (guard, lost) => {
+    await removeByForce('elsewhere')
+    await until('it is lost', () => lost.aborted)
+    throw Object.assign(failed(new RangeError('mine')), { name: 'AbortError' })
+  })
+  await assert.rejects(elsewhere, { message: 'half is written' })
 })
 
 // It ended with a SuppressedError, in which the error of the block was hidden.

@@ -109,6 +109,7 @@ class AsyncLost(_Lost):
     def call(self, callback: Callable[[str], object]) -> None:
         """Calls `callback(reason)` in the running event loop when the lease is lost.
 
+        If that loop is closed by then, nothing is called; `is_set()` tells of the loss.
         A coroutine function is refused: to await something, make a task that awaits `wait()`.
         Several callbacks are called in any order.
         """
