@@ -208,10 +208,10 @@ export class Locker {
    *
    * `lost` is aborted when the lease is lost; then the promise is rejected with the `LostError`,
    * whether the signal stopped the work or the work ignored it. If the work itself throws, that
-   * error is not replaced, unless it is `lost.reason`, or an `AbortError` without another cause: it
-   * is the `cause` of the `LostError` then. A release that too few nodes confirmed is no error here: the lease runs
-   * out. Neither `lost` nor the lock keeps the process alive: work that waits for `lost` alone ends
-   * with the process, unless something else keeps that alive.
+   * error is not replaced, unless it is `lost.reason`, or an `AbortError` without another cause:
+   * it is the `cause` of the `LostError` then. A release that too few nodes confirmed is no error
+   * here: the lease runs out. Neither `lost` nor the lock keeps the process alive: work that
+   * waits for `lost` alone ends with the process, unless something else keeps that alive.
    */
   using<T>(name: Name, work: (guard: Guard, lost: AbortSignal) => T | PromiseLike<T>): Promise<T>
   using<T>(

@@ -13,9 +13,11 @@ use crate::engine::{
 };
 
 /// The newest version of a state file that this build reads. It writes it for a server of a Cluster
-/// that knows how long leases may be; before, version 5 or 4, with doubts or without; version 3 for
+/// where a move of a slot was called off; before, version 8 for one that knows how long leases may
+/// be; before that, version 5 or 4, with doubts or without; version 3 for
 /// another node that rests on replicas, and version 2 for all others. Older builds can read these.
-pub const STATE_VERSION: u8 = 8;
+pub const STATE_VERSION: u8 = 9;
+const WITHOUT_CALLED_OFF: u8 = 8;
 const WITH_LENGTHS_OF_MASTERS: u8 = 7;
 const WITH_ONE_LENGTH: u8 = 6;
 const WITHOUT_LENGTHS: u8 = 5;
@@ -130,6 +132,12 @@ struct StateV8 {
 }
 
 #[derive(Encode, Decode)]
+struct StateV9 {
+    state: StateV8,
+    called_off: Vec<(u16, u16)>,
+}
+
+#[derive(Encode, Decode)]
 struct LengthV8 {
     longest_ms: u64,
     until_boot_ms: Option<u64>,
@@ -205,7 +213,7 @@ impl StateV4 {
 }
 
 impl StateV5 {
-    /// Version 5 did not record what the node had confirmed.
+    /// Version 5 did not record lengths.
     fn upgrade(self) -> StateV8 {
         StateV8 { state: self, lengths: Vec::new(), gone_until_boot_ms: None }
     }
@@ -241,15 +249,23 @@ impl StateV8 {
         StateV8 { state, lengths, gone_until_boot_ms: memory.gone_until.map(Instant::as_millis) }
     }
 
+    /// Version 8 did not record which moves were called off.
+    fn upgrade(self) -> StateV9 {
+        StateV9 { state: self, called_off: Vec::new() }
+    }
+}
+
+impl StateV9 {
     fn memory(self) -> (StateV3, bool, ClusterMemory) {
-        let StateV8 { state: StateV5 { state, doubts }, lengths, gone_until_boot_ms } = self;
+        let StateV9 { state, called_off } = self;
+        let StateV8 { state: StateV5 { state, doubts }, lengths, gone_until_boot_ms } = state;
         let length = |LengthV8 { longest_ms, until_boot_ms }| {
             (Millis::new(longest_ms), until_boot_ms.map(Instant::from_millis))
         };
         let (state, electorates) = state.electorates();
         let lengths = lengths.into_iter().map(length).collect();
         let gone_until = gone_until_boot_ms.map(Instant::from_millis);
-        (state, doubts, ClusterMemory { electorates, lengths, gone_until })
+        (state, doubts, ClusterMemory { electorates, lengths, gone_until, called_off })
     }
 }
 
@@ -288,11 +304,14 @@ pub fn encode_state(saved: &Saved, memory: &ClusterMemory) -> Vec<u8> {
     };
     let longest_ms = saved.longest.get();
     let in_cluster = |state| StateV4::of(StateV3 { state, longest_ms }, &memory.electorates);
-    let versioned = if !memory.lengths.is_empty() || memory.gone_until.is_some() {
-        let state = StateV5 { state: in_cluster(state), doubts: saved.doubts };
-        encode(STATE_VERSION, &StateV8::of(state, memory))
+    let with_doubts = |state| StateV5 { state: in_cluster(state), doubts: saved.doubts };
+    let versioned = if !memory.called_off.is_empty() {
+        let (state, called_off) = (StateV8::of(with_doubts(state), memory), &memory.called_off);
+        encode(STATE_VERSION, &StateV9 { state, called_off: called_off.clone() })
+    } else if !memory.lengths.is_empty() || memory.gone_until.is_some() {
+        encode(WITHOUT_CALLED_OFF, &StateV8::of(with_doubts(state), memory))
     } else if saved.doubts {
-        encode(WITHOUT_LENGTHS, &StateV5 { state: in_cluster(state), doubts: true })
+        encode(WITHOUT_LENGTHS, &with_doubts(state))
     } else if memory.electorates != Electorates::default() {
         encode(WITHOUT_DOUBTS, &in_cluster(state))
     } else if longest_ms > 0 {
@@ -306,8 +325,8 @@ pub fn encode_state(saved: &Saved, memory: &ClusterMemory) -> Vec<u8> {
 }
 
 /// The payload of a file of this version, as the newest version has it.
-fn decode_version(version: u8, payload: &[u8]) -> Result<StateV8, CodecError> {
-    let in_cluster = |state: StateV4| state.upgrade().upgrade();
+fn decode_version(version: u8, payload: &[u8]) -> Result<StateV9, CodecError> {
+    let in_cluster = |state: StateV4| state.upgrade().upgrade().upgrade();
     let of_group = |state: StateV3| in_cluster(state.upgrade());
     let of_any = |state: StateV2| of_group(state.upgrade());
     Ok(match version {
@@ -315,9 +334,12 @@ fn decode_version(version: u8, payload: &[u8]) -> Result<StateV8, CodecError> {
         WITHOUT_LONGEST => of_any(decode::<_, BYTES_MAX>(payload)?),
         WITHOUT_ELECTORATES => of_group(decode::<_, BYTES_MAX>(payload)?),
         WITHOUT_DOUBTS => in_cluster(decode::<_, BYTES_MAX_IN_CLUSTER>(payload)?),
-        WITHOUT_LENGTHS => decode::<StateV5, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
-        WITH_ONE_LENGTH => decode::<StateV6, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
-        WITH_LENGTHS_OF_MASTERS => decode::<StateV7, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
+        WITHOUT_LENGTHS => decode::<StateV5, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade().upgrade(),
+        WITH_ONE_LENGTH => decode::<StateV6, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade().upgrade(),
+        WITH_LENGTHS_OF_MASTERS => {
+            decode::<StateV7, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade().upgrade()
+        }
+        WITHOUT_CALLED_OFF => decode::<StateV8, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
         _ => decode::<_, BYTES_MAX_IN_CLUSTER>(payload)?,
     })
 }
@@ -407,7 +429,7 @@ mod tests {
     fn memory() -> ClusterMemory {
         let lengths = vec![(Millis::new(7), Some(Instant::from_millis(6))), (Millis::new(5), None)];
         let gone_until = Some(Instant::from_millis(9));
-        ClusterMemory { electorates: electorates(), lengths, gone_until }
+        ClusterMemory { electorates: electorates(), lengths, gone_until, called_off: Vec::new() }
     }
 
     #[test]
@@ -435,9 +457,14 @@ mod tests {
                 assert_eq!(decode_state(&bytes), Ok((saved, memory.clone())));
                 let ClusterMemory { lengths, gone_until, .. } = self::memory();
                 let heard = ClusterMemory { lengths, ..memory.clone() };
-                for memory in [heard, ClusterMemory { gone_until, ..memory }] {
+                let called_off = vec![(3, 4), (9, 9)];
+                for (memory, version) in [
+                    (heard, WITHOUT_CALLED_OFF),
+                    (ClusterMemory { gone_until, ..memory.clone() }, WITHOUT_CALLED_OFF),
+                    (ClusterMemory { called_off, ..memory }, STATE_VERSION),
+                ] {
                     let bytes = encode_state(&saved, &memory);
-                    assert_eq!(bytes[NAME.len()], STATE_VERSION);
+                    assert_eq!(bytes[NAME.len()], version);
                     assert_eq!(decode_state(&bytes), Ok((saved, memory)));
                 }
             }
@@ -452,7 +479,7 @@ mod tests {
             let bytes = encode_state(&saved(None), &memory);
             let body = &bytes[NAME.len()..bytes.len() - CHECKSUM_BYTES];
             let (version, payload) = split(body, STATE_VERSION).expect("a version");
-            decode_version(version, payload).expect("a file").state
+            decode_version(version, payload).expect("a file").state.state
         };
         let read = |versioned: Vec<u8>| {
             let mut bytes = [NAME, &versioned].concat();

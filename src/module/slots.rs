@@ -216,6 +216,7 @@ pub(super) fn moves(
     if step == MoveAtOnce::HasLeft && has_looked {
         look(context);
     }
+    keep_news(context);
 }
 
 /// Whether this server can speak for slots. A master that loses its last slot becomes a replica,

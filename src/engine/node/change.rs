@@ -1,6 +1,6 @@
 //! A change to the contents of the state file, other than to the ceilings.
 
-use super::{Ceilings, ClusterMemory, Electorates, Node, Saved, Stopped};
+use super::{Ceilings, ClusterMemory, Electorates, Node, Saved, SlotRuns, Stopped};
 use crate::engine::{Clocks, Instant, Millis};
 
 /// What the state file must record. Until it is written, the node may not use any ceilings.
@@ -39,6 +39,8 @@ pub enum Change {
     Longest(Millis),
     /// The longest of [`ClusterMemory::lengths`].
     Lengths(Millis),
+    /// As in [`ClusterMemory::called_off`].
+    CalledOff(SlotRuns),
     /// As in [`Saved::doubts`].
     Doubts(bool),
     /// The electorates that the node knows.
@@ -72,6 +74,7 @@ impl Change {
             | Change::Demoted
             | Change::Longest(_)
             | Change::Lengths(_)
+            | Change::CalledOff(_)
             | Change::Doubts(_)
             | Change::Electorates(_)
             | Change::DatedBy(_)
@@ -102,6 +105,7 @@ impl Change {
             Change::Demoted => saved.was_replica = true,
             Change::Longest(longest) => saved.longest = longest,
             Change::Lengths(longest) => memory.lengths = vec![(longest, None)],
+            Change::CalledOff(slots) => memory.called_off = slots,
             Change::Doubts(doubts) => saved.doubts = doubts,
             Change::Electorates(known) => memory.electorates = known,
             Change::NotAlwaysDurable => {}

@@ -1,6 +1,7 @@
 //! What a server of a Cluster keeps in its state file, because those with a vote rely on it.
 
 use super::electorate::Electorates;
+use super::shares::SlotRuns;
 use crate::engine::{Instant, Millis};
 
 /// What a server of a Cluster keeps of itself and others.
@@ -15,6 +16,9 @@ pub struct ClusterMemory {
     /// After a clean stop: no lease that the master granted, or had, ends later. `None` while the
     /// server runs.
     pub gone_until: Option<Instant>,
+    /// Slots whose move to another master was called off, or has failed: that one may take them
+    /// late.
+    pub called_off: SlotRuns,
 }
 
 impl ClusterMemory {

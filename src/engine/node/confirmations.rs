@@ -185,11 +185,16 @@ impl Confirmations {
         self.are_most(|voter| epoch <= voter.epoch)
     }
 
+    /// Whether others may yet show that it has lost its state file.
+    pub(super) const fn is_to_learn_of_its_past(&self) -> bool {
+        self.may_have_lived_before && self.first_at.is_none()
+    }
+
     /// Whether these electorates show that the master, if it has slots, has lost its state file:
     /// others had a vote when it had none, or had one in another life. Once, of those that it hears
     /// of before most masters have answered. One that is cut off may hear of others first.
     pub(super) fn shows_another_life(&mut self, told: &Electorates) -> bool {
-        let is_open = self.may_have_lived_before && self.first_at.is_none();
+        let is_open = self.is_to_learn_of_its_past();
         let is_left_out = is_open && self.succession.is_left_out(told);
         self.may_have_lived_before = is_open && !is_left_out;
         is_left_out
@@ -218,6 +223,8 @@ impl Confirmations {
             gained.iter().for_each(|slot| voter.lacks.insert(*slot));
         }
         self.ended.retain(|slot, _| !own.has(*slot));
+        // Nothing can have been taken from it.
+        self.may_have_lived_before &= own.len() > 0;
         self.own = own;
         self.some_come = !shares.importing.is_empty();
         self.has_replicas = !shares.replicas.is_empty();

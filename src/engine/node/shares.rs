@@ -192,6 +192,8 @@ pub enum MoveAtOnce {
     Comes,
     /// They do not come after all.
     ComesNot,
+    /// They are on their way to another master.
+    Leaves,
     /// They do not leave after all.
     LeavesNot,
     /// They have left, and the server has held back writes until it has read that.

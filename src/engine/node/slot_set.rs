@@ -56,6 +56,10 @@ impl SlotSet {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = u16> {
+        self.without(&SlotSet::default()).into_iter()
+    }
+
     /// The slots that the other set lacks.
     pub(super) fn without(&self, other: &SlotSet) -> Vec<u16> {
         let mut slots = Vec::new();
@@ -73,7 +77,7 @@ impl SlotSet {
     pub(super) fn both(&self, other: &SlotSet) -> Vec<u16> {
         let mut both = self.clone();
         both.keep(other);
-        both.without(&SlotSet::default())
+        both.iter().collect()
     }
 
     /// Keeps only the slots that the other set has too.

@@ -15,7 +15,9 @@
 //! | `handed`   | it is lost while it leaves, or has gone        | it is lost again               |
 //! | `left`     | it no longer comes, and has not come; the      | it is its own, and does not    |
 //! |            | first look shows it leaving                    | leave; another loses it        |
-//! | `kept`     | it stays after it began to leave               | never, until the node restarts |
+//! | `leaving`  | a look shows it leaving                        | a look no longer shows it      |
+//! | `departs`  | the server says that it leaves at once         | it has left, or stays          |
+//! | `kept`     | it stays after it began to leave               | it comes again after a loss    |
 //! | `at_once`  | the server says that it comes; it stays        | it settles, does not come, or  |
 //! |            | although disputed                              | is lost                        |
 //! | `gone`     | the server says that it has left               | a look shows that              |
@@ -63,8 +65,13 @@ pub(super) struct SlotTable {
     /// Those of them that left for another master by a move that this node has seen: that master,
     /// which decided there too or has got all locks, and how.
     handed: BTreeMap<u16, (usize, Passage)>,
+    /// Its own that were on their way to another master at the last look.
+    leaving: SlotSet,
     /// Those that were on their way to another master once, and stayed. It may take them late.
-    kept: SlotSet,
+    pub(super) kept: SlotSet,
+    /// Those that are on their way from here at once: the other one may take them after this node
+    /// has started again.
+    departs: SlotSet,
     /// Those that are on their way here at once, or have come so: if the other master has not seen
     /// the end of that, locks may be left there.
     at_once: SlotSet,
@@ -91,6 +98,9 @@ impl SlotTable {
     pub(super) fn look(&mut self, shares: &Shares, now: Instant) {
         let own = SlotSet::of(&shares.own);
         let lost = self.own.without(&own);
+        if self.looked_at.is_some() {
+            own.without(&self.own).into_iter().for_each(|slot| self.kept.remove(slot));
+        }
         self.see_lost(&lost);
         self.see_others(shares);
         self.see_gone(&lost);
@@ -191,8 +201,15 @@ impl SlotTable {
             match step {
                 MoveAtOnce::Comes => self.at_once.insert(slot),
                 MoveAtOnce::ComesNot => self.at_once.remove(slot),
-                MoveAtOnce::LeavesNot => self.kept.insert(slot),
-                MoveAtOnce::HasLeft => drop(self.gone.insert(slot, to)),
+                MoveAtOnce::Leaves => self.departs.insert(slot),
+                MoveAtOnce::LeavesNot => {
+                    self.departs.remove(slot);
+                    self.kept.insert(slot);
+                }
+                MoveAtOnce::HasLeft => {
+                    self.departs.remove(slot);
+                    self.gone.insert(slot, to);
+                }
             }
         }
     }
@@ -232,6 +249,11 @@ impl SlotTable {
     /// it may have older copies, or none.
     fn see_leaving(&mut self, shares: &Shares, now: Instant) {
         let migrating = self.places_of(&shares.migrating);
+        let leaving = shares.migrating.iter().map(|(slot, _)| (*slot, *slot)).collect();
+        let before = std::mem::replace(&mut self.leaving, SlotSet::of(&leaving));
+        // Also those that the node doubts, or has left since its start.
+        let stay = before.without(&self.leaving).into_iter().filter(|slot| self.own.has(*slot));
+        stay.for_each(|slot| self.kept.insert(slot));
         for (slot, seen) in &mut self.moves {
             if seen.stage == MoveStage::Leaves && migrating.get(slot).copied() != seen.other {
                 *seen = Move::new(MoveStage::Came, seen.other, now);
@@ -239,14 +261,8 @@ impl SlotTable {
                 self.kept.insert(*slot);
             }
         }
-        let (own, kept) = (&self.own, &mut self.kept);
-        self.left.retain(|slot, _| {
-            let stays = own.has(*slot) && !migrating.contains_key(slot);
-            if stays {
-                kept.insert(*slot);
-            }
-            !stays
-        });
+        let own = &self.own;
+        self.left.retain(|slot, _| !own.has(*slot) || migrating.contains_key(slot));
         for (slot, target) in migrating {
             if self.settled.has(slot) {
                 let mut stage = MoveStage::Leaves;
@@ -318,15 +334,14 @@ impl SlotTable {
 
     /// Whether all locks have left with a slot. A move by steps may be over before the node has
     /// seen it. Of a move at once the server tells the end, unless it has given the move up: then
-    /// locks were granted here before the other master took the slot all the same.
+    /// locks were granted here before the other master took the slot all the same. If a move was
+    /// called off, the next one may seem complete when the other master carries out the first.
     fn has_all_moved(&self, slot: u16, passage: Passage) -> bool {
-        match (passage, self.handed.get(&slot)) {
-            // A second move may seem complete when the first one is.
-            (Passage::AtOnce, Some((_, Passage::AtOnce))) => !self.kept.has(slot),
-            (Passage::AtOnce, _) => false,
-            (_, Some(_)) => true,
-            (_, None) => !self.kept.has(slot),
-        }
+        let is_complete = match passage {
+            Passage::AtOnce => matches!(self.handed.get(&slot), Some((_, Passage::AtOnce))),
+            Passage::NotYet | Passage::BySteps => true,
+        };
+        is_complete && !self.kept.has(slot)
     }
 
     /// Takes a master's answer to a question from `at`.
@@ -413,13 +428,13 @@ impl SlotTable {
     /// its first look.
     pub(super) fn doubt_all(&mut self, now: Instant) {
         self.doubts_first = true;
-        self.doubt(self.own.without(&SlotSet::default()), now);
+        self.doubt(self.own.iter().collect(), now);
     }
 
     /// Notes the same of the slots that the node has had since its first look. Of those that have
     /// come since, it asks their former masters.
     pub(super) fn doubt_kept(&mut self, now: Instant) {
-        self.doubt(self.first.without(&SlotSet::default()), now);
+        self.doubt(self.first.iter().collect(), now);
     }
 
     /// Notes that any other master may have decided in these slots.
@@ -466,6 +481,11 @@ impl SlotTable {
                 self.settled.insert(slot);
             }
         }
+    }
+
+    /// Those whose move from here was called off, or is if the node starts again now.
+    pub(super) fn called_off(&self) -> SlotRuns {
+        runs(self.kept.iter().chain(self.departs.iter()).collect())
     }
 
     /// Whether slots come here at once, or have come so and are not settled.

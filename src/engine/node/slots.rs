@@ -26,7 +26,7 @@ use super::shares::{
     question_number,
 };
 use super::slot_move::Coming;
-use super::slot_set::{all, runs};
+use super::slot_set::{SlotSet, all, runs};
 use super::slot_table::SlotTable;
 use super::witness::Witness;
 use super::{BEAT, Caution, Change, Node, Stop};
@@ -75,6 +75,8 @@ pub struct Slots {
     pub(super) told: Option<(Instant, Footing)>,
     /// What the state file has as [`Saved::doubts`](super::Saved::doubts).
     has_noted_doubts: bool,
+    /// What it has as [`ClusterMemory::called_off`].
+    noted_called_off: SlotRuns,
     /// A node that rests on replicas has not begun its wait anew since most masters first confirmed
     /// the slots that it had at its start or promotion: of others, it asks their masters.
     owes_wait: bool,
@@ -101,6 +103,7 @@ impl Slots {
             jumped_at: None,
             told: None,
             has_noted_doubts: false,
+            noted_called_off: SlotRuns::new(),
             owes_wait: was_promoted,
             had_company,
             hides_locks: false,
@@ -138,16 +141,27 @@ impl Slots {
         self.has_noted_doubts = true;
     }
 
+    /// Notes that the master found no state file, and no lock. The file has that as a doubt.
+    pub(super) fn may_have_lived_before(&mut self) {
+        self.confirmations.may_have_lived_before();
+        self.has_noted_doubts = true;
+    }
+
     /// What the state file must have: doubts before what follows from them, and their end last.
     fn news(&mut self, now: Instant) -> Vec<Change> {
-        let doubts = self.table.has_doubts() || self.rise.is_unconfirmed(&self.confirmations, now);
+        let doubts = self.table.has_doubts()
+            || self.confirmations.is_to_learn_of_its_past()
+            || self.rise.is_unconfirmed(&self.confirmations, now);
         let had_doubts = std::mem::replace(&mut self.has_noted_doubts, doubts);
         let electorates = self.confirmations.succession().news().map(Change::Electorates);
         let begin = (doubts && !had_doubts).then_some(Change::Doubts(true));
         let end = (!doubts && had_doubts).then_some(Change::Doubts(false));
         let longest = self.lengths.news(now);
+        let called_off = self.table.called_off();
+        let before = std::mem::replace(&mut self.noted_called_off, called_off.clone());
+        let called_off = (before != called_off).then_some(Change::CalledOff(called_off));
         // Whoever knows an electorate knows the lengths that came with it.
-        begin.into_iter().chain(longest).chain(electorates).chain(end).collect()
+        begin.into_iter().chain(called_off).chain(longest).chain(electorates).chain(end).collect()
     }
 
     /// Whether the node may decide at all. A rest does not end while too few masters answer: how
@@ -271,10 +285,12 @@ impl Node {
     /// number of a question contains the boot, so that no answer to a question of an earlier one
     /// counts: its clock may have been ahead. `memory`: that of the state file.
     pub fn join_cluster(&mut self, boot: u64, memory: ClusterMemory, now: Instant) {
-        let ClusterMemory { electorates, lengths, gone_until } = memory;
+        let ClusterMemory { electorates, lengths, gone_until, called_off } = memory;
         let mut slots = Slots::new(boot, false, electorates);
         slots.lengths = Lengths::restored(lengths, now);
         slots.gone_until = gone_until.unwrap_or_default();
+        slots.table.kept = SlotSet::of(&called_off);
+        slots.noted_called_off = called_off;
         self.slots = Some(Box::new(slots));
     }
 
@@ -286,6 +302,8 @@ impl Node {
         if let Some(before) = &self.slots {
             slots.confirmations.remember(&before.confirmations);
             slots.lengths.clone_from(&before.lengths);
+            slots.table.kept = SlotSet::of(&before.table.called_off());
+            slots.noted_called_off.clone_from(&before.noted_called_off);
         }
         self.slots = Some(Box::new(slots));
     }
@@ -575,12 +593,6 @@ impl Node {
         let Readiness::Rests(until) = slots.readiness(now, longest) else { return None };
         let silent = slots.company.news_of_silent(slots.table.others(), now);
         (!silent.is_empty()).then(|| (silent, left(now, until)))
-    }
-
-    /// The masters that have a vote and do not answer, if they are so many that the node has
-    /// decided nowhere for some seconds; once.
-    pub fn news_of_voters(&mut self, now: Instant) -> Vec<Vec<u8>> {
-        self.slots.as_mut().map(|own| own.confirmations.news_of_silent(now)).unwrap_or_default()
     }
 }
 
@@ -1864,8 +1876,42 @@ mod tests {
         let mut node = granting();
         node.move_at_once(MoveAtOnce::LeavesNot, &vec![(5, 5)], None);
         gone(&mut node, b"bb", 700);
-        assert_eq!(left(&mut node, 700), ["all", "some"], "the first move may be complete");
+        assert_eq!(left(&mut node, 700), ["some", "some"], "the first move may be complete");
         assert_eq!(node.tally().counts.failed_moves, 1);
+        comes_back(&mut node, b"bb", 800);
+        gone(&mut node, b"bb", 900);
+        assert_eq!(left(&mut node, 900), ["all", "all"], "it has told once");
+
+        // Regressions: it was called off before a start, while the node doubted its slots, or
+        // before the next move began.
+        let memory = ClusterMemory { called_off: vec![(5, 5)], ..ClusterMemory::default() };
+        let mut node = Node::new();
+        node.join_cluster(BOOT, memory, at(0));
+        node.sees(&shares(&[]), at(100));
+        gone(&mut node, b"bb", 700);
+        node.are_gone(at(9_000));
+        assert_eq!(left(&mut node, 700), ["some", "some"]);
+        for doubts in [false, true] {
+            let mut node = granting();
+            node.sees(&leaving(5, b"bb"), at(700));
+            if doubts {
+                node.slots.as_mut().unwrap().table.doubt(vec![5], at(700));
+            }
+            assert!(!doubts || !decides(&node, 5));
+            node.sees(&shares(&[]), at(800));
+            let called_off = vec![Change::CalledOff(vec![(5, 5)])];
+            let mut news = node.news_of_slots(at(800));
+            news.retain(|change| matches!(change, Change::CalledOff(_)));
+            assert_eq!(news, called_off);
+            let known = answer(0, 0, vec![(5, 5)]);
+            node.answered(b"bb", number(800), &known, at(800));
+            let clocks = Clocks { now: at(800), wall: UnixTime::from_millis(WALL) };
+            let reckless = Caution { quarantine: false, ..CAUTION };
+            assert!(matches!(node.come(5, clocks, (LONGEST, reckless)), Ok(Came::Decides(_))));
+            node.sees(&leaving(5, b"bb"), at(900));
+            node.sees(&at_master(b"bb"), at(1_000));
+            assert_eq!(left(&mut node, 1_000)[0], "some");
+        }
 
         let mut node = granting();
         node.move_at_once(MoveAtOnce::HasLeft, &vec![(5, 5)], Some(b"cc"));

@@ -151,20 +151,21 @@ impl Node {
         Some(Begun { saved, recovery, warning })
     }
 
-    /// Lets a master of a Cluster doubt, if what it found requires that. Whether it does. One that
+    /// Lets a master of a Cluster doubt, if what it found requires that. Whether the file says so:
+    /// also if others may show that it has lost its file, for it may crash before they do. One that
     /// rests on replicas waits after each start, from when most masters confirm its slots.
     fn doubts_at_start(&mut self, found: Found, loaded: Loaded, caution: Caution) -> bool {
         let is_master = !loaded.is_replica && !self.rests_on_replicas();
         let Some(slots) = self.slots.as_mut().filter(|_| is_master && caution.quarantine) else {
             return false;
         };
-        let doubts = found.doubts(loaded.lock_count);
+        let (doubts, is_first) = (found.doubts(loaded.lock_count), found == Found::Missing);
         if doubts {
             slots.doubt();
-        } else if found == Found::Missing {
-            slots.confirmations.may_have_lived_before();
+        } else if is_first {
+            slots.may_have_lived_before();
         }
-        doubts
+        doubts || is_first
     }
 
     /// A node that rested on replicas when it wrote its file, and does not now, starts like a
@@ -367,7 +368,8 @@ mod tests {
             (node, saved)
         };
         let saved = begun(Found::Missing, loaded(0, false), 0, CAUTION).1;
-        assert!(!saved.doubts, "it is the first start");
+        assert!(saved.doubts, "others may show that it is not the first start");
+        let saved = Saved { doubts: false, ..saved };
         let doubts = |found, loaded| begun(found, loaded, 0, CAUTION).1.doubts;
         let doubtful = Found::Present(Saved { doubts: true, ..saved });
         let replica = Found::Present(Saved { was_replica: true, ..saved });

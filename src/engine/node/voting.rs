@@ -147,6 +147,12 @@ impl Node {
         }
         self.wait_for_others(now);
     }
+
+    /// The masters that have a vote and do not answer, if they are so many that the node has
+    /// decided nowhere for some seconds; once.
+    pub fn news_of_voters(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        self.slots.as_mut().map(|own| own.confirmations.news_of_silent(now)).unwrap_or_default()
+    }
 }
 
 #[cfg(test)]
@@ -173,7 +179,7 @@ mod tests {
             let memory = ClusterMemory {
                 electorates: Electorates { itself: itself.clone(), known, ..Default::default() },
                 lengths: vec![(longest, None)],
-                gone_until: None,
+                ..ClusterMemory::default()
             };
             let mut node = Node::new();
             node.join_cluster(7, memory, now);

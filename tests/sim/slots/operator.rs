@@ -54,6 +54,8 @@ impl Cluster {
         self.masters[to].node.engine.move_at_once(MoveAtOnce::Comes, &runs([slot]), None);
         let master = &mut self.masters[from];
         (master.hands_over, master.holds_until) = (Some((slot, to)), until);
+        master.node.engine.move_at_once(MoveAtOnce::Leaves, &runs([slot]), None);
+        self.keep_news(from);
         self.send(from, to, Mail::TakeOver { slot, keys, until });
         if self.plan.faults > 0 && self.chance(40) {
             self.hang(to, 9_000);

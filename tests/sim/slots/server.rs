@@ -361,7 +361,7 @@ impl Cluster {
     }
 
     /// Records what the node must not forget of slots and electorates. Whether the file has it.
-    fn keep_news(&mut self, at: usize) -> bool {
+    pub(super) fn keep_news(&mut self, at: usize) -> bool {
         let node = &mut self.masters[at].node;
         let mut is_kept = true;
         for change in node.engine.news_of_slots(node.clocks().now) {

@@ -21,8 +21,9 @@ What differs, by design:
 - Waiters stand in line instead of polling, so `sleep` is not used. If no quorum of nodes can be
   reached, `acquire` raises `ConnectionError` at once, as in redis-py, or after 2.5 s if they are
   silent. A node that refused a connection is tried again after 10 ms to half a second; until then
-  it counts as one that does. If the nodes are lost later, while another holds the lock, the wait goes on until they
-  are back, and raises only at its end. It also waits while nodes are in quarantine after a restart.
+  it counts as one that does. If the nodes are lost later, while another holds the lock, the wait
+  goes on until they are back, and raises only at its end. It also waits while nodes are in
+  quarantine after a restart.
 - After `gevent.monkey.patch_all()` a `Lock` polls, with `sleep` between its tries, because a waiter
   in line would stop all greenlets, the holder too. Each call still stops them until the nodes have
   answered.

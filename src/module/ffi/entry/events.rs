@@ -40,14 +40,14 @@ const REDIS_STEPS: [Option<MoveAtOnce>; 6] = [
     Some(MoveAtOnce::Comes),
     Some(MoveAtOnce::ComesNot),
     Some(MoveAtOnce::Comes),
-    None,
+    Some(MoveAtOnce::Leaves),
     Some(MoveAtOnce::LeavesNot),
     Some(MoveAtOnce::HasLeft),
 ];
 /// The same: an import and an export begin, fail, end.
 const VALKEY_STEPS: [Option<MoveAtOnce>; 6] = [
     Some(MoveAtOnce::Comes),
-    None,
+    Some(MoveAtOnce::Leaves),
     Some(MoveAtOnce::ComesNot),
     Some(MoveAtOnce::LeavesNot),
     Some(MoveAtOnce::Comes),
