@@ -182,11 +182,14 @@ impl LeaseRules {
             ));
         }
         if timeout > most {
+            let longer = self.ttl_min();
+            let or_longer = (longer <= self.max_ttl)
+                .then(|| format!(", or ask for a ttl of at least {}", self.unit.shown(longer)));
             return Err(format!(
                 "timeout {given} does not fit into the ttl {}: give {least} to {up_to}, a third of \
-                 it, so that a renewal can be tried again, or ask for a ttl of at least {}",
+                 it, so that a renewal can be tried again{}",
                 self.unit.shown(ttl),
-                self.unit.shown(self.ttl_min())
+                or_longer.unwrap_or_default()
             ));
         }
         Ok(())

@@ -539,6 +539,9 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
     with pytest.raises(lockmod.OptionError) as refused:
         Locker(nodes, ttl=90_000)
     assert "max_ttl()" not in str(refused.value)
+    with pytest.raises(lockmod.OptionError) as refused:
+        Locker(nodes, timeout=1e9)
+    assert "or ask for a ttl" not in str(refused.value), "no ttl is long enough"
     for seconds in (-1.0, float("nan"), "5", 90_000.0, 0.001):
         with pytest.raises(lockmod.OptionError, match="ttl"):
             locker.lock(name, ttl=seconds)  # type: ignore[arg-type]
