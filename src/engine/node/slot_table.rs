@@ -307,7 +307,9 @@ impl SlotTable {
                     known[1].insert(slot);
                 }
                 Some((MoveStage::Leaves, _)) if passage != Passage::AtOnce => {
-                    known[usize::from(is_left)].insert(slot);
+                    // Who has it, as this node has yet to hear, may have been told so before.
+                    let is_late = passage == Passage::BySteps && self.kept.has(slot);
+                    known[usize::from(is_left || is_late)].insert(slot);
                 }
                 _ if self.own.has(slot) => {
                     if passage != Passage::NotYet {

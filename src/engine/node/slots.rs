@@ -1909,6 +1909,7 @@ mod tests {
             let reckless = Caution { quarantine: false, ..CAUTION };
             assert!(matches!(node.come(5, clocks, (LONGEST, reckless)), Ok(Came::Decides(_))));
             node.sees(&leaving(5, b"bb"), at(900));
+            assert_eq!(left(&mut node, 900)[0], "some", "it has not heard that it is lost");
             node.sees(&at_master(b"bb"), at(1_000));
             assert_eq!(left(&mut node, 1_000)[0], "some");
         }
