@@ -83,6 +83,8 @@ pub(super) struct SlotTable {
     disputed: BTreeMap<u16, (usize, Instant)>,
     /// When the node first looked.
     looked_at: Option<Instant>,
+    /// When it last looked.
+    seen_at: Instant,
     /// Any other master may have decided in the slots that the first look will show.
     doubts_first: bool,
 }
@@ -109,6 +111,7 @@ impl SlotTable {
         self.see_coming(shares, now);
         self.see_leaving(shares, now);
         self.looked_at.get_or_insert(now);
+        self.seen_at = now;
     }
 
     fn see_others(&mut self, shares: &Shares) {
@@ -225,7 +228,7 @@ impl SlotTable {
             stays
         });
         for (slot, source) in importing {
-            let comes = Move::new(MoveStage::Comes, Some(source), now);
+            let comes = Move::new(MoveStage::Comes, Some(source), now).begun_after(self.seen_at);
             let seen = self.moves.entry(slot).or_insert(comes);
             if (seen.stage, seen.other) != (MoveStage::Comes, Some(source)) {
                 *seen = comes;
@@ -237,9 +240,11 @@ impl SlotTable {
             let former = former.or(self.handed.get(&slot).map(|(to, _)| *to));
             let is_orphan = former.is_none() && self.orphans.has(slot);
             let stage = if is_orphan { MoveStage::Found } else { MoveStage::Came };
-            let seen = self.moves.entry(slot).or_insert(Move::new(stage, former, now));
+            let begins_after = self.seen_at;
+            let found = || Move::new(stage, former, now).begun_after(begins_after);
+            let seen = self.moves.entry(slot).or_insert_with(found);
             if seen.stage == MoveStage::Comes {
-                *seen = Move::new(MoveStage::Came, seen.taken_by.or(seen.other), now);
+                *seen = seen.came(now);
             }
         }
     }
@@ -308,7 +313,7 @@ impl SlotTable {
                 }
                 Some((MoveStage::Leaves, _)) if passage != Passage::AtOnce => {
                     // Who has it, as this node has yet to hear, may have been told so before.
-                    let is_late = passage == Passage::BySteps && self.kept.has(slot);
+                    let is_late = passage != Passage::NotYet && self.kept.has(slot);
                     known[usize::from(is_left || is_late)].insert(slot);
                 }
                 _ if self.own.has(slot) => {
@@ -335,12 +340,14 @@ impl SlotTable {
     }
 
     /// Whether all locks have left with a slot. A move by steps may be over before the node has
-    /// seen it. Of a move at once the server tells the end, unless it has given the move up: then
-    /// locks were granted here before the other master took the slot all the same. If a move was
-    /// called off, the next one may seem complete when the other master carries out the first.
+    /// seen it, if it takes no longer than that. Of a move at once the server tells the end, unless
+    /// it has given the move up: then locks were granted here before the other master took the slot
+    /// all the same. If a move was called off, the next one may seem complete when the other master
+    /// carries out the first.
     fn has_all_moved(&self, slot: u16, passage: Passage) -> bool {
         let is_complete = match passage {
             Passage::AtOnce => matches!(self.handed.get(&slot), Some((_, Passage::AtOnce))),
+            Passage::Late => self.handed.contains_key(&slot),
             Passage::NotYet | Passage::BySteps => true,
         };
         is_complete && !self.kept.has(slot)
@@ -367,6 +374,7 @@ impl SlotTable {
                 let passage = match seen.stage {
                     MoveStage::Comes => Passage::NotYet,
                     _ if self.at_once.has(*slot) => Passage::AtOnce,
+                    _ if seen.may_be_late() => Passage::Late,
                     _ => Passage::BySteps,
                 };
                 asked.entry((other, passage)).or_default().insert(*slot);

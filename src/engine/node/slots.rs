@@ -1828,6 +1828,43 @@ mod tests {
         assert!(node.decides_in(5, (at(600), LONGEST)));
     }
 
+    /// Regressions: a master that had hung took a slot by an old command, after a move that its
+    /// former master had called off before a crash, had never seen, or that a third one had had.
+    #[test]
+    fn of_a_slot_that_was_long_on_its_way_the_other_master_must_have_seen_it_leave() {
+        let taken = |sees_it_leave: bool| {
+            let (mut node, mut lock) = (node(), Lock::default());
+            assert!(node.acquire(&mut lock, claim(), b"", at(50)).is_ok());
+            if sees_it_leave {
+                node.sees(&leaving(9, b"bb"), at(100));
+            }
+            node.sees(&given(), at(200));
+            [Passage::BySteps, Passage::Late].map(|passage| {
+                let settings = (at(300), LONGEST);
+                let answers = node.asked(b"bb", (&vec![(9, 9)], passage), settings, |_| false);
+                answers[0].held.is_zero()
+            })
+        };
+        assert_eq!([taken(true), taken(false)], [[true, true], [true, false]]);
+        // Who asks says how long that took, by its looks.
+        let passage = |comes_at: Option<u64>, came_at: u64| {
+            let mut node = node();
+            for now in (100..came_at).step_by(200).filter(|now| comes_at.is_none_or(|at| *now < at))
+            {
+                node.sees(&shares(&[]), at(now));
+            }
+            comes_at.iter().for_each(|now| node.sees(&coming(12), at(*now)));
+            node.sees(&shares(&[12]), at(came_at));
+            node.questions(at(came_at))[0].passage
+        };
+        assert_eq!(passage(None, 3_000), Passage::BySteps);
+        assert_eq!(passage(Some(2_300), 3_000), Passage::BySteps);
+        assert_eq!(passage(Some(1_900), 3_000), Passage::Late);
+        let mut hung = node();
+        hung.sees(&shares(&[12]), at(3_000));
+        assert_eq!(hung.questions(at(3_000))[0].passage, Passage::Late, "it has hung");
+    }
+
     /// Regressions: a move at once failed at the old master, which went on granting, and succeeded
     /// at the new one all the same, which had hung: at once, after a restart of the old one, or
     /// after the slot had gone to a third master, and perhaps come back.
