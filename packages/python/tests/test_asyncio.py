@@ -734,6 +734,48 @@ def test_what_arrives_when_the_loop_is_gone_is_given_back(
         guard.check()
 
 
+@pytest.mark.parametrize(
+    ("new_loop", "arrives"),
+    [
+        # uvloop turns once more.
+        (asyncio.new_event_loop, "in its last turn"),
+        (asyncio.new_event_loop, "before it is closed"),
+        (uvloop.new_event_loop, "before it is closed"),
+        (asyncio.new_event_loop, "later"),
+        (uvloop.new_event_loop, "later"),
+    ],
+)
+def test_what_arrives_for_a_task_that_outlives_its_loop_is_given_back(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], locker: Locker, name: str, arrives: str
+) -> None:
+    """Regression: the lock was held, and renewed, for as long as anything referred to the task."""
+    kept: list[asyncio.Future[lockmod.AsyncGuard]] = []
+    held = locker.acquire(name)
+
+    def give() -> None:
+        held.release()
+        until("the task has the lock", lambda: locker.info(name)[0].waiters == 0)
+
+    async def leave_waiting() -> None:
+        kept.append(asyncio.ensure_future(locker.aio.acquire(name, wait=PATIENCE)))
+        await until_async("it waits", lambda: locker.info(name)[0].waiters == 1)
+        # So that no warning about a forgotten task is logged.
+        setattr(kept[0], "_log_destroy_pending", False)
+        if arrives == "in its last turn":
+            give()
+
+    loop = new_loop()
+    loop.run_until_complete(leave_waiting())
+    if arrives == "before it is closed":
+        give()
+    loop.close()
+    if arrives == "later":
+        held.release()
+    assert not kept[0].done()
+    with locker.lock(name, wait=PATIENCE) as guard:
+        guard.check()
+
+
 def test_a_loop_that_has_ended_leaves_no_memory_behind() -> None:
     """Regression: the port of each loop left 128 bytes, which no collector of Python sees."""
     program = """if True:

@@ -137,6 +137,38 @@ def test_a_daemon_thread_says_nothing_when_the_program_ends(
         assert {told.state for told in locker.info(name + what)} == {"free"}, what
 
 
+UNFINISHED = """if True:
+    import contextlib
+    import lockmod
+    locker = lockmod.Locker({nodes!r}, ttl={ttl}, timeout=2)
+
+    def block():
+        with locker.lock({name!r}):
+            yield
+
+    def blocks():
+        with locker.acquire_many([{name!r} + ":1", {name!r} + ":2"]):
+            yield
+
+    one, several = block(), contextlib.contextmanager(blocks)()
+    next(one)
+    several.__enter__()
+    """
+
+
+def test_a_generator_that_is_not_finished_says_nothing_when_the_program_ends(
+    locker: lockmod.Locker, nodes: list[str], name: str
+) -> None:
+    """Regression: each printed an error, though its lock was released."""
+    program = UNFINISHED.format(nodes=nodes, name=name, ttl=TTL)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=True, timeout=2 * PATIENCE, capture_output=True
+    )
+    assert ended.stderr == b""
+    for what in ("", ":1", ":2"):
+        assert {told.state for told in locker.info(name + what)} == {"free"}, what
+
+
 LAST = """if True:
     import atexit
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from sys import is_finalizing
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -272,7 +273,7 @@ class Guard(_Held, _lockmod.Exit):
         A release that too few nodes confirmed raises nothing here. What the block raised is not
         replaced. The native `__exit__` calls it.
         """
-        _tell(_first(_losses([self]), _lockmod.release_all([self._lease])), error)
+        _tell(_first(_losses([self]), _release([self._lease])), error)
 
 
 def _loss(guard: _Held) -> LostError | None:
@@ -288,6 +289,17 @@ def _losses(guards: Sequence[_Held]) -> list[LostError | None]:
     except ForkedError:
         # The releases fail with the same.
         return [None for _ in guards]
+
+
+def _release(leases: list[Lease]) -> list[LockError | None]:
+    """Releases all, for a thread that waits for that. Returns for each what went wrong."""
+    try:
+        return _lockmod.release_all(leases)
+    except RefusedError:
+        if not is_finalizing():
+            raise
+        # What is collected as the program ends was released when that began.
+        return [None for _ in leases]
 
 
 def _first(losses: list[LostError | None], failures: list[LockError | None]) -> LockError | None:
@@ -459,7 +471,7 @@ class Guards(MadeOfMany, Tuple[Guard, ...], _lockmod.Exit):
     ) -> None:
         """Releases all; raises `LostError` if one of the leases ended while the block ran."""
         leases = [guard._lease for guard in self]  # pyright: ignore[reportPrivateUsage]
-        _tell(_first(_losses(self), _lockmod.release_all(leases)), error)
+        _tell(_first(_losses(self), _release(leases)), error)
 
     def _abandon(self) -> None:
         for guard in self:

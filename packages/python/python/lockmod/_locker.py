@@ -103,10 +103,11 @@ class Locker(Single):
     ...     guard.check()
 
     `nodes` are Redis URLs: `redis://`, `rediss://` (TLS) or `unix://`, with user, password and
-    database; `redis+sentinel://host:port,host:port/group` for the master of a group under Sentinel,
-    and `redis+cluster://host:port,host:port` for a Redis Cluster, each of which is one node. All
-    users of a lock need the same list. A single text has them separated by commas, as in
-    `LOCKMOD_NODES`; a comma within a password is `%2C` there.
+    database (`unix:///run/redis.sock?user=me&pass=secret&db=1`);
+    `redis+sentinel://host:port,host:port/group` for the master of a group under Sentinel, and
+    `redis+cluster://host:port,host:port` for a Redis Cluster, each of which is one node. All users
+    of a lock need the same list. A single text has them separated by commas, as in `LOCKMOD_NODES`;
+    a comma within a password is `%2C` there.
 
     All lengths of time are in seconds.
 

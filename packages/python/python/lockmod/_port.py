@@ -42,6 +42,13 @@ class _Result(asyncio.Future[T]):
 
     call: Call[T] | None = None
 
+    def give_up(self) -> None:
+        """Nobody waits: what may come must not arrive, and what has arrived is released."""
+        if self.call is not None:
+            self.call.cancel()
+        if self.done() and not self.cancelled() and self.exception() is None:
+            abandon(self.result())
+
     def cancel(self, msg: Any | None = None) -> bool:
         is_cancelled = super().cancel(msg)
         if is_cancelled and self.call is not None:
@@ -59,11 +66,14 @@ class LoopPort:
     """The port of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._process = os.getpid()
         self._port = _lockmod.Port()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
+        # Also those that have arrived, as long as their tasks have not run.
+        self._open: set[_Result[Any]] = set()
         self._watching: dict[int, asyncio.Future[Any]] = {}
         # From here on the loop keeps the port, until it is closed.
-        loop.add_reader(self._port.fileno(), self._take)
+        loop.add_reader(self._port.fileno(), _Reader(self))
 
     def _send(self, loop: asyncio.AbstractEventLoop, is_long: bool) -> None:
         """Calls that many tasks start in one turn of the loop leave together, after the last."""
@@ -88,17 +98,18 @@ class LoopPort:
         result: _Result[T] = _Result(loop=loop)
         result.call = call = start(self._port)
         try:
+            self._open.add(result)
             self._send(loop, is_long)
             self._waiting[call.number] = result
             return await result
         except BaseException:
             # Failed, cancelled, forgotten together with its loop, or ended by a signal handler.
             self._waiting.pop(call.number, None)
-            call.cancel()
             # It may have arrived, and the task is cancelled before it has run.
-            if result.done() and not result.cancelled() and result.exception() is None:
-                abandon(result.result())
+            result.give_up()
             raise
+        finally:
+            self._open.discard(result)
 
     def _watch(
         self,
@@ -123,8 +134,34 @@ class LoopPort:
         result.add_done_callback(arrived)
         return stop
 
-    def _take(self) -> None:
+    def take(self) -> None:
         self._port.deliver(self._waiting, self._watching)
+
+    def close(self) -> None:
+        """The loop is closed, and none of its tasks will run."""
+        if self._process != os.getpid():
+            # A forked child has a copy of its parent's loop.
+            return
+        self._waiting.clear()
+        for result in list(self._open):
+            result.give_up()
+        # For nobody.
+        self._port.deliver({}, {})
+
+
+class _Reader:
+    """What a loop calls when something has arrived. Only the loop keeps it, and only until it is
+    closed: a task that still waits may be kept for longer.
+    """
+
+    def __init__(self, port: LoopPort) -> None:
+        self._port = port
+
+    def __call__(self) -> None:
+        self._port.take()
+
+    def __del__(self) -> None:
+        self._port.close()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:
