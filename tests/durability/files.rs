@@ -84,14 +84,14 @@ fn the_file_of_a_newer_build_is_refused_and_kept() {
     let (mut server, _) = stopped_node();
     let path = state_path(&server);
     let mut bytes = fs::read(&path).expect("the state file");
+    let known = lockmod::codec::state::STATE_VERSION;
     bytes.truncate(bytes.len() - 4);
-    bytes[b"lockmod state\n".len()] = 9;
+    bytes[b"lockmod state\n".len()] = known + 1;
     bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
     fs::write(&path, &bytes).expect("written");
     let error = server.try_start_again().expect_err("the server does not start");
     let log = error.log;
-    let known = lockmod::codec::state::STATE_VERSION;
-    let line = format!("written in version 9, and this build reads up to {known}");
+    let line = format!("written in version {}, and this build reads up to {known}", known + 1);
     assert!(log.contains(&line), "{log}");
     assert_eq!(fs::read(&path).expect("still there"), bytes, "it is kept as it was");
 }
