@@ -87,14 +87,12 @@ impl fmt::Display for AcquireError {
         }
         let is_silent = |node: &NodeReport| node.vote == Vote::TimedOut;
         let is_slow = report.is_timed_out || report.nodes.iter().any(is_silent);
-        match (is_slow, self) {
-            (true, AcquireError::NoQuorum(_)) if report.waited < report.timeout => {
+        if is_slow && matches!(self, AcquireError::NoQuorum(_)) {
+            if report.waited < report.timeout {
                 f.write_str("; a node that has just been silent is not waited for again")?;
-            }
-            (true, AcquireError::NoQuorum(_)) => {
+            } else {
                 write!(f, "; each node had {} to answer: {SLOW}", Length(report.timeout))?;
             }
-            _ => {}
         }
         if report.nodes.iter().any(|node| node.vote == Vote::WrongType) {
             f.write_str("; something else, such as another lock library, uses this name")?;

@@ -215,8 +215,9 @@ pub(super) fn moves(
     process::with(server, |process| process.node.move_at_once(step, slots, to));
     if step == MoveAtOnce::HasLeft && has_looked {
         look(context);
+    } else {
+        keep_news(context);
     }
-    keep_news(context);
 }
 
 /// Whether this server can speak for slots. A master that loses its last slot becomes a replica,

@@ -91,6 +91,19 @@ test('a node that fails while a quorum grants emits nothing', async () => {
   assert.ok(errors.length >= 1)
 })
 
+// Regression: it failed for ever, with "The lock has been released before."
+test('a release that too few nodes confirmed can be tried again', async () => {
+  const redlock = new ours.Redlock(urls(nodes))
+  redlock.on('error', () => {})
+  const lock = await redlock.acquire(['again'], 60_000)
+  for (const node of nodes.slice(1)) node.pause()
+  await assert.rejects(lock.release(), ours.ExecutionError)
+  for (const node of nodes.slice(1)) node.resume()
+  await lock.release()
+  await assert.rejects(lock.release(), { message: 'The lock has been released before.' })
+  await (await redlock.acquire(['again'], 5000)).release()
+})
+
 each('whoever waits gets it', async ({ make, key }) => {
   const [redlock, other] = [make(), make({ retryCount: -1, retryDelay: 20, retryJitter: 5 })]
   const lock = await redlock.acquire([key], 10_000)

@@ -123,16 +123,21 @@ WAITING = """if True:
     """
 
 
-def test_a_daemon_thread_says_nothing_when_the_program_ends(
-    locker: lockmod.Locker, nodes: list[str], name: str
-) -> None:
-    """Regression: each that waited printed the traceback of an error."""
-    program = WAITING.format(nodes=nodes, name=name, ttl=TTL)
+def ends_quietly(program: str) -> bytes:
+    """Runs it, and returns what it printed, but for errors: it must print none."""
     ended = subprocess.run(
         [sys.executable, "-c", program], check=True, timeout=2 * PATIENCE, capture_output=True
     )
     assert ended.stderr == b""
-    assert ended.stdout == b"RefusedError('the program ends')\n"
+    return ended.stdout
+
+
+def test_a_daemon_thread_says_nothing_when_the_program_ends(
+    locker: lockmod.Locker, nodes: list[str], name: str
+) -> None:
+    """Regression: each that waited printed the traceback of an error."""
+    said = ends_quietly(WAITING.format(nodes=nodes, name=name, ttl=TTL))
+    assert said == b"RefusedError('the program ends')\n"
     for what in ("", ":work", ":block"):
         assert {told.state for told in locker.info(name + what)} == {"free"}, what
 
@@ -160,11 +165,7 @@ def test_a_generator_that_is_not_finished_says_nothing_when_the_program_ends(
     locker: lockmod.Locker, nodes: list[str], name: str
 ) -> None:
     """Regression: each printed an error, though its lock was released."""
-    program = UNFINISHED.format(nodes=nodes, name=name, ttl=TTL)
-    ended = subprocess.run(
-        [sys.executable, "-c", program], check=True, timeout=2 * PATIENCE, capture_output=True
-    )
-    assert ended.stderr == b""
+    assert ends_quietly(UNFINISHED.format(nodes=nodes, name=name, ttl=TTL)) == b""
     for what in ("", ":1", ":2"):
         assert {told.state for told in locker.info(name + what)} == {"free"}, what
 

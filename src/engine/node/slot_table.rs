@@ -65,8 +65,8 @@ pub(super) struct SlotTable {
     /// Those of them that left for another master by a move that this node has seen: that master,
     /// which decided there too or has got all locks, and how.
     handed: BTreeMap<u16, (usize, Passage)>,
-    /// Its own that were on their way to another master at the last look.
-    leaving: SlotSet,
+    /// Those that were on their way from here at the last look, and the other master.
+    leaving: BTreeMap<u16, usize>,
     /// Those that were on their way to another master once, and stayed. It may take them late.
     pub(super) kept: SlotSet,
     /// Those that are on their way from here at once: the other one may take them after this node
@@ -254,16 +254,16 @@ impl SlotTable {
     /// it may have older copies, or none.
     fn see_leaving(&mut self, shares: &Shares, now: Instant) {
         let migrating = self.places_of(&shares.migrating);
-        let leaving = shares.migrating.iter().map(|(slot, _)| (*slot, *slot)).collect();
-        let before = std::mem::replace(&mut self.leaving, SlotSet::of(&leaving));
-        // Also those that the node doubts, or has left since its start.
-        let stay = before.without(&self.leaving).into_iter().filter(|slot| self.own.has(*slot));
-        stay.for_each(|slot| self.kept.insert(slot));
+        // Also those that the node doubts, or that were leaving when it started.
+        for (slot, target) in std::mem::replace(&mut self.leaving, migrating.clone()) {
+            if self.own.has(slot) && migrating.get(&slot) != Some(&target) {
+                self.kept.insert(slot);
+            }
+        }
         for (slot, seen) in &mut self.moves {
             if seen.stage == MoveStage::Leaves && migrating.get(slot).copied() != seen.other {
                 *seen = Move::new(MoveStage::Came, seen.other, now);
                 seen.has_decided = true;
-                self.kept.insert(*slot);
             }
         }
         let own = &self.own;
@@ -434,11 +434,9 @@ impl SlotTable {
         is_to_doubt || self.moves.values().any(|seen| seen.is_here() && is_doubted(seen))
     }
 
-    /// Notes that any other master may have decided in all slots that the node has, or will find at
-    /// its first look.
-    pub(super) fn doubt_all(&mut self, now: Instant) {
+    /// Notes that any other master may have decided in all slots that the first look will show.
+    pub(super) const fn doubt_first(&mut self) {
         self.doubts_first = true;
-        self.doubt(self.own.iter().collect(), now);
     }
 
     /// Notes the same of the slots that the node has had since its first look. Of those that have

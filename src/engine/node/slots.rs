@@ -137,7 +137,7 @@ impl Slots {
     /// Notes that another master may decide until most masters confirm this one: it was promoted,
     /// or does not know what it did before its start. The state file has that.
     pub(super) fn doubt(&mut self) {
-        self.table.doubt_all(Instant::default());
+        self.table.doubt_first();
         self.has_noted_doubts = true;
     }
 
