@@ -17,9 +17,9 @@
 //! |            | first look shows it leaving                    | leave; another loses it        |
 //! | `leaving`  | a look shows it leaving                        | a look no longer shows it      |
 //! | `departs`  | the server says that it leaves at once         | it has left, or stays          |
-//! | `kept`     | it stays after it began to leave               | it comes again after a loss    |
-//! | `at_once`  | the server says that it comes; it stays        | it settles, does not come, or  |
-//! |            | although disputed                              | is lost                        |
+//! | `called_off` | it stays after it began to leave             | never                          |
+//! | `at_once`  | the server says that it comes; it stays        | it settles, is lost, or does   |
+//! |            | although disputed                              | not come and is not its own    |
 //! | `gone`     | the server says that it has left               | a look shows that              |
 //! | `disputed` | another master asks about it as its own        | it is lost, or its move begins |
 //!
@@ -67,8 +67,9 @@ pub(super) struct SlotTable {
     handed: BTreeMap<u16, (usize, Passage)>,
     /// Those that were on their way from here at the last look, and the other master.
     leaving: BTreeMap<u16, usize>,
-    /// Those that were on their way to another master once, and stayed. It may take them late.
-    pub(super) kept: SlotSet,
+    /// Those that were on their way to another master once, and stayed: it may take them late. With
+    /// the masters that they have come from since, which have nothing more to take.
+    called_off: BTreeMap<u16, BTreeSet<usize>>,
     /// Those that are on their way from here at once: the other one may take them after this node
     /// has started again.
     departs: SlotSet,
@@ -100,9 +101,7 @@ impl SlotTable {
     pub(super) fn look(&mut self, shares: &Shares, now: Instant) {
         let own = SlotSet::of(&shares.own);
         let lost = self.own.without(&own);
-        if self.looked_at.is_some() {
-            own.without(&self.own).into_iter().for_each(|slot| self.kept.remove(slot));
-        }
+        self.see_back(&own);
         self.see_lost(&lost);
         self.see_others(shares);
         self.see_gone(&lost);
@@ -112,6 +111,20 @@ impl SlotTable {
         self.see_leaving(shares, now);
         self.looked_at.get_or_insert(now);
         self.seen_at = now;
+    }
+
+    /// Slots that are its own again.
+    fn see_back(&mut self, own: &SlotSet) {
+        if self.looked_at.is_none() {
+            return;
+        }
+        for slot in own.without(&self.own) {
+            self.gone.remove(&slot);
+            let former = usize::from(self.former[usize::from(slot)]).checked_sub(1);
+            if let (Some(had), Some(former)) = (self.called_off.get_mut(&slot), former) {
+                had.insert(former);
+            }
+        }
     }
 
     fn see_others(&mut self, shares: &Shares) {
@@ -203,11 +216,13 @@ impl SlotTable {
         for slot in all(slots) {
             match step {
                 MoveAtOnce::Comes => self.at_once.insert(slot),
+                // It may have come by an earlier move.
+                MoveAtOnce::ComesNot if self.own.has(slot) => {}
                 MoveAtOnce::ComesNot => self.at_once.remove(slot),
                 MoveAtOnce::Leaves => self.departs.insert(slot),
                 MoveAtOnce::LeavesNot => {
                     self.departs.remove(slot);
-                    self.kept.insert(slot);
+                    self.called_off.insert(slot, BTreeSet::new());
                 }
                 MoveAtOnce::HasLeft => {
                     self.departs.remove(slot);
@@ -257,7 +272,7 @@ impl SlotTable {
         // Also those that the node doubts, or that were leaving when it started.
         for (slot, target) in std::mem::replace(&mut self.leaving, migrating.clone()) {
             if self.own.has(slot) && migrating.get(&slot) != Some(&target) {
-                self.kept.insert(slot);
+                self.called_off.insert(slot, BTreeSet::new());
             }
         }
         for (slot, seen) in &mut self.moves {
@@ -313,7 +328,7 @@ impl SlotTable {
                 }
                 Some((MoveStage::Leaves, _)) if passage != Passage::AtOnce => {
                     // Who has it, as this node has yet to hear, may have been told so before.
-                    let is_late = passage != Passage::NotYet && self.kept.has(slot);
+                    let is_late = passage != Passage::NotYet && self.may_take_late(slot, place);
                     known[usize::from(is_left || is_late)].insert(slot);
                 }
                 _ if self.own.has(slot) => {
@@ -324,7 +339,7 @@ impl SlotTable {
                 _ => {
                     let is_known = is_left || self.given.has(slot);
                     if is_known && self.is_theirs(slot, place) {
-                        let is_whole = !is_left && self.has_all_moved(slot, passage);
+                        let is_whole = !is_left && self.has_all_moved(slot, (place, passage));
                         known[usize::from(!is_whole || has_locks(slot))].insert(slot);
                     }
                 }
@@ -339,18 +354,23 @@ impl SlotTable {
         is_for_them && usize::from(self.former[usize::from(slot)]) == place + 1
     }
 
-    /// Whether all locks have left with a slot. A move by steps may be over before the node has
-    /// seen it, if it takes no longer than that. Of a move at once the server tells the end, unless
-    /// it has given the move up: then locks were granted here before the other master took the slot
-    /// all the same. If a move was called off, the next one may seem complete when the other master
-    /// carries out the first.
-    fn has_all_moved(&self, slot: u16, passage: Passage) -> bool {
+    /// Whether all locks have left with a slot. A move by steps may begin and end between two looks,
+    /// so it need not have been seen, unless it took longer than that. Of a move at once the server
+    /// tells the end, unless it has given the move up: then locks were granted here before the
+    /// other master took the slot all the same.
+    fn has_all_moved(&self, slot: u16, (to, passage): (usize, Passage)) -> bool {
         let is_complete = match passage {
             Passage::AtOnce => matches!(self.handed.get(&slot), Some((_, Passage::AtOnce))),
             Passage::Late => self.handed.contains_key(&slot),
             Passage::NotYet | Passage::BySteps => true,
         };
-        is_complete && !self.kept.has(slot)
+        is_complete && !self.may_take_late(slot, to)
+    }
+
+    /// Whether this master may take the slot by a move that was called off. The next one then seems
+    /// complete.
+    fn may_take_late(&self, slot: u16, to: usize) -> bool {
+        self.called_off.get(&slot).is_some_and(|had| !had.contains(&to))
     }
 
     /// Takes a master's answer to a question from `at`.
@@ -427,9 +447,12 @@ impl SlotTable {
         decided
     }
 
-    /// Whether any other master may have decided in one of its slots, or the node waits in one.
+    /// Whether another master may have decided in one of its slots, so that the node would not know
+    /// after a start which one to ask; or the node waits in one.
     pub(super) fn has_doubts(&self) -> bool {
-        let is_doubted = |seen: &Move| seen.stage == MoveStage::Found || seen.until.is_some();
+        let is_doubted = |seen: &Move| {
+            seen.stage == MoveStage::Found || seen.has_decided || seen.until.is_some()
+        };
         let is_to_doubt = self.doubts_first && self.looked_at.is_none();
         is_to_doubt || self.moves.values().any(|seen| seen.is_here() && is_doubted(seen))
     }
@@ -493,7 +516,12 @@ impl SlotTable {
 
     /// Those whose move from here was called off, or is if the node starts again now.
     pub(super) fn called_off(&self) -> SlotRuns {
-        runs(self.kept.iter().chain(self.departs.iter()).collect())
+        runs(self.called_off.keys().copied().chain(self.departs.iter()).collect())
+    }
+
+    /// Notes the same of these slots, for any master.
+    pub(super) fn call_off(&mut self, slots: &SlotRuns) {
+        self.called_off = all(slots).map(|slot| (slot % SLOTS, BTreeSet::new())).collect();
     }
 
     /// Whether slots come here at once, or have come so and are not settled.

@@ -26,7 +26,7 @@ use super::shares::{
     question_number,
 };
 use super::slot_move::Coming;
-use super::slot_set::{SlotSet, all, runs};
+use super::slot_set::{all, runs};
 use super::slot_table::SlotTable;
 use super::witness::Witness;
 use super::{BEAT, Caution, Change, Node, Stop};
@@ -289,7 +289,7 @@ impl Node {
         let mut slots = Slots::new(boot, false, electorates);
         slots.lengths = Lengths::restored(lengths, now);
         slots.gone_until = gone_until.unwrap_or_default();
-        slots.table.kept = SlotSet::of(&called_off);
+        slots.table.call_off(&called_off);
         slots.noted_called_off = called_off;
         self.slots = Some(Box::new(slots));
     }
@@ -302,7 +302,7 @@ impl Node {
         if let Some(before) = &self.slots {
             slots.confirmations.remember(&before.confirmations);
             slots.lengths.clone_from(&before.lengths);
-            slots.table.kept = SlotSet::of(&before.table.called_off());
+            slots.table.call_off(&before.table.called_off());
             slots.noted_called_off.clone_from(&before.noted_called_off);
         }
         self.slots = Some(Box::new(slots));
@@ -1919,6 +1919,15 @@ mod tests {
         gone(&mut node, b"bb", 900);
         assert_eq!(left(&mut node, 900), ["all", "all"], "it has told once");
 
+        // Regression: the slot went to a third master and came back, before the next move to the
+        // one that had hung.
+        let mut node = granting();
+        node.move_at_once(MoveAtOnce::LeavesNot, &vec![(5, 5)], None);
+        gone(&mut node, b"cc", 700);
+        comes_back(&mut node, b"cc", 800);
+        gone(&mut node, b"bb", 900);
+        assert_eq!(left(&mut node, 900), ["some", "some"]);
+
         // Regressions: it was called off before a start, while the node doubted its slots, or
         // before the next move began.
         let memory = ClusterMemory { called_off: vec![(5, 5)], ..ClusterMemory::default() };
@@ -1938,6 +1947,8 @@ mod tests {
             node.sees(&shares(&[]), at(800));
             let called_off = vec![Change::CalledOff(vec![(5, 5)])];
             let mut news = node.news_of_slots(at(800));
+            // Regression: after a crash before the other one had answered, it asked nobody.
+            assert!(doubts || news.contains(&Change::Doubts(true)));
             news.retain(|change| matches!(change, Change::CalledOff(_)));
             assert_eq!(news, called_off);
             let known = answer(0, 0, vec![(5, 5)]);

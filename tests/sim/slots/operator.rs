@@ -34,7 +34,7 @@ impl Cluster {
         let is_ready = |at: usize| {
             let master = &self.masters[at];
             master.has_looked
-                && self.is_able(at)
+                && self.is_up(at)
                 && master.hands_over.is_none()
                 && master.importing.is_empty()
                 && master.migrating.is_empty()
@@ -44,20 +44,25 @@ impl Cluster {
         }
         // Both have had the time to look whose it is.
         self.look(from);
-        self.look(to);
+        let runs_now = self.is_able(to);
+        if runs_now {
+            self.look(to);
+        }
         self.note(from, &format!("hands slot {slot} over to {to} at once"));
         let source = &self.masters[from].node;
         let of_slot = |name: &usize| slot_of(NAMES[*name]) == slot;
         let key = |name| source.locks.get(NAMES[name]).map(|lock| (name, source.encode(lock, 0)));
         let keys = (0..NAMES.len()).filter(of_slot).filter_map(key).collect();
         let until = Instant::now() + Duration::from_secs(3);
-        self.masters[to].node.engine.move_at_once(MoveAtOnce::Comes, &runs([slot]), None);
+        if runs_now {
+            self.masters[to].node.engine.move_at_once(MoveAtOnce::Comes, &runs([slot]), None);
+        }
         let master = &mut self.masters[from];
         (master.hands_over, master.holds_until) = (Some((slot, to)), until);
         master.node.engine.move_at_once(MoveAtOnce::Leaves, &runs([slot]), None);
         self.keep_news(from);
         self.send(from, to, Mail::TakeOver { slot, keys, until });
-        if self.plan.faults > 0 && self.chance(40) {
+        if runs_now && self.plan.faults > 0 && self.chance(40) {
             self.hang(to, 9_000);
         }
         if self.plan.faults > 0 && self.chance(20) {
