@@ -79,8 +79,8 @@ export interface AcquireOptions {
   /** Whether the lease is renewed in the background. */
   renew?: boolean | undefined
   /**
-   * The longest total time that the lease may be held. Others get the lock when the last ttl has
-   * passed, or at the release.
+   * The longest total time that the lease may be held; `Infinity` lifts the locker's limit. Others
+   * get the lock when the last ttl has passed, or at the release.
    */
   maxHold?: number | undefined
   /**

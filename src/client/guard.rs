@@ -163,9 +163,9 @@ impl Guard {
     }
 
     /// Extends the lease now as [`extend`](Guard::extend) does, with another ttl, which background
-    /// renewals also use once it is confirmed: after an error they keep the former one. It must be
-    /// within the bounds of the locker's ttl. A shorter ttl does not shorten the lease as it
-    /// stands.
+    /// renewals also use once it is confirmed: after an error they keep the former one. It has the
+    /// bounds of the locker's ttl, except that the ttl of a lease that is not renewed need not be
+    /// long enough for the timeout. A shorter ttl does not shorten the lease as it stands.
     ///
     /// # Errors
     /// As [`extend`](Guard::extend), and [`ExtendError::BadOption`] if the ttl is out of bounds.
@@ -174,6 +174,13 @@ impl Guard {
     /// As [`extend`](Guard::extend).
     pub async fn extend_by(&self, ttl: Duration) -> Result<(), ExtendError> {
         self.hold.lease.extend_by(ttl).await
+    }
+
+    /// The shortest ttl for [`extend_by`](Guard::extend_by). For the packages for other languages,
+    /// whose callers may give what is no length of time at all.
+    #[doc(hidden)]
+    pub fn extension_min(&self) -> Duration {
+        self.hold.lease.extension_min()
     }
 
     /// Whether the guard is a writer's: nobody else holds the lock.

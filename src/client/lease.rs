@@ -193,6 +193,11 @@ impl Lease {
         self.extend_with(Some(plan)).await
     }
 
+    /// The shortest ttl by which the lease can be extended.
+    pub(super) fn extension_min(&self) -> Duration {
+        self.core.settings.rules.ttl_min_of(self.state().renewal.renews())
+    }
+
     async fn extend_with(self: &Arc<Self>, plan: Option<LeasePlan>) -> Result<(), ExtendError> {
         let turn = self.turn.lock().await;
         let mut round = self.begin(plan)?;

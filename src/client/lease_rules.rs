@@ -139,7 +139,8 @@ impl LeaseRules {
         self.ttl_min_of(true)
     }
 
-    fn ttl_min_of(&self, renews: bool) -> Duration {
+    /// The same for an extension: if the lease is not renewed, the timeout need not fit into it.
+    pub(super) fn ttl_min_of(&self, renews: bool) -> Duration {
         let timeout = self.timeout.filter(|_| renews).unwrap_or_default();
         let drift = self.drift.unwrap_or_default();
         let by_margin = self.margin.map(|margin| {

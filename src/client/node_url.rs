@@ -376,7 +376,7 @@ fn check(url: &str) -> Result<(), String> {
     check_escapes(&parts)?;
     check_parameters(&parts)?;
     if parts.scheme.ends_with("unix") {
-        return Ok(());
+        return check_login_at_socket(&parts);
     }
     if let Some(login) = parts.login {
         check_login(login)?;
@@ -435,10 +435,21 @@ fn check_parameters(parts: &Parts<'_>) -> Result<(), String> {
     for parameter in parts.parameters.split('&').filter(|parameter| !parameter.is_empty()) {
         let name = parameter.split('=').next().unwrap_or_default();
         if !known.contains(&name) {
-            return Err(format!("the parameter '{name}' is not known"));
+            let known = known.join(", ");
+            return Err(format!("the parameter '{name}' is not known here: there are {known}"));
         }
     }
     Ok(())
+}
+
+fn check_login_at_socket(parts: &Parts<'_>) -> Result<(), String> {
+    match parts.login {
+        // The path of a socket may have an @.
+        Some(login) if !login.starts_with('/') => {
+            Err("write the login for a socket behind its path, as ?user=...&pass=...".to_owned())
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 fn check_login(login: &str) -> Result<(), String> {
@@ -555,7 +566,9 @@ mod tests {
             ("redis+cluster://a:1,", "a comma too many"),
             ("redis+sentinel://a,,b/m", "a comma too many"),
             ("redis://h?foo=bar", "'foo'"),
-            ("unix:///s?foo=bar", "'foo'"),
+            ("unix:///s?foo=bar", "'foo' is not known here: there are db, user, pass, protocol"),
+            ("unix://me:s3cret@/s", "?user=...&pass=..."),
+            ("redis+unix://me@/s", "?user=...&pass=..."),
             ("redis://s3cret@h", ":password@"),
             ("redis://:s3/cret@h", "%2F"),
             ("redis://h/x", "'x'"),
@@ -634,8 +647,10 @@ mod tests {
 
     #[test]
     fn a_socket_takes_its_login_from_the_parameters() {
-        let with_space = read("unix:///run/re dis.sock").map(|url| url.place);
-        assert_eq!(with_space, Ok(Location::Unix("/run/re dis.sock".into())));
+        for path in ["/run/re dis.sock", "/run/at@home.sock"] {
+            let place = read(&format!("unix://{path}")).map(|url| url.place);
+            assert_eq!(place, Ok(Location::Unix(path.into())));
+        }
         for scheme in ["unix", "redis+unix", "valkey+unix"] {
             let read = read(&format!("{scheme}:///run/re%20dis.sock?db=1&user=u&pass=p%26"));
             let expected = NodeUrl {

@@ -235,7 +235,7 @@ impl Vote {
         match self {
             Vote::Granted(_) => "granted",
             Vote::Confirmed => "confirmed",
-            Vote::Provisional => "keeping it for after a quarantine",
+            Vote::Provisional => "holding a lease that counts only after a quarantine",
             Vote::Held { .. } => "held by another",
             Vote::Reserved => "kept for the first in line",
             Vote::NotHeld => "free",

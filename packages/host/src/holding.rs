@@ -338,7 +338,9 @@ impl Holding {
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
         let inside = Arc::clone(self.inside.get()?);
         let unit = self.unit;
-        let ttl = ttl.map(|ttl| unit.length(self.ttl, &ttl)).transpose()?;
+        // A lease that has ended refuses every ttl.
+        let least = inside.look(Guard::extension_min).unwrap_or_default();
+        let ttl = ttl.map(|ttl| unit.length(self.ttl.from(least), &ttl)).transpose()?;
         Ok(async move {
             let _in_use = inside.in_use.read().await;
             let extended = match (inside.held(), ttl) {

@@ -200,7 +200,7 @@ impl Span {
         Span { end: End::Before(ranges.margin_end), ..Span::new("lost_margin", true, false) }
     }
 
-    const fn from(self, least: Duration) -> Span {
+    pub(crate) const fn from(self, least: Duration) -> Span {
         Span { least, ..self }
     }
 }

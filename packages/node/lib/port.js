@@ -4,6 +4,7 @@
 // loop: it rings, and the loop takes the results when it is free. So leases are renewed while the
 // loop is blocked.
 
+const { AsyncResource } = require('node:async_hooks')
 // Not those of a browser, which jsdom puts in their place.
 const { setInterval } = require('node:timers')
 const { build } = require('./errors.js')
@@ -168,13 +169,14 @@ function send(isLong) {
 }
 
 /**
- * Calls `tell` when the call fails, as that for a loss does. It does not keep the process alive.
+ * Calls `tell` when the call fails, as that for a loss does, in the caller's asynchronous context.
+ * It does not keep the process alive.
  *
  * @param {Start} start
  * @param {(failed: Failed) => void} tell
  */
 function watch(start, tell) {
-  watching.set(start(port), tell)
+  watching.set(start(port), AsyncResource.bind(tell))
   send(true)
 }
 

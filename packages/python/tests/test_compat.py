@@ -479,6 +479,8 @@ def test_errors_name_what_the_user_wrote(servers: list[Node], nodes: list[str], 
     ]:
         assert said(lambda: held.extend(wrong)).startswith(text)  # type: ignore[arg-type]  # noqa: B023
     assert said(lambda: held.extend(10**9)).startswith("the lock's new timeout 1010")
+    endless = "the lock's new timeout is inf: give a finite number of seconds, 0.02 to 86400"
+    assert said(lambda: held.extend(float("inf"))) == endless
     held.release()
     # The time for answers that fitted into the first timeout does not fit into this one.
     held.timeout = 1

@@ -216,10 +216,10 @@ class Locker(Single):
         error at once, use `try_acquire` or `wait=0`. If nodes are silent, the error may come later
         than that, by the locker's `timeout`.
 
-        `wait`, `ttl` and `max_hold` are in seconds; `wait=math.inf` waits without end. The defaults
-        are the locker's. Raises `HeldError`, `NoQuorumError`, `RefusedError`, `TooLateError` or
-        `OptionError`. Ctrl-C ends the wait, and leaves nothing behind, as soon as the nodes have
-        heard of it.
+        `wait`, `ttl` and `max_hold` are in seconds; `wait=math.inf` waits without end, and
+        `max_hold=math.inf` lifts the locker's limit. The defaults are the locker's. Raises
+        `HeldError`, `NoQuorumError`, `RefusedError`, `TooLateError` or `OptionError`. Ctrl-C ends
+        the wait, and leaves nothing behind, as soon as the nodes have heard of it.
 
         >>> with locker.acquire("account-17", label="worker-7") as guard:
         ...     other.acquire("account-17", wait=0)
