@@ -354,10 +354,10 @@ impl SlotTable {
         is_for_them && usize::from(self.former[usize::from(slot)]) == place + 1
     }
 
-    /// Whether all locks have left with a slot. A move by steps may begin and end between two looks,
-    /// so it need not have been seen, unless it took longer than that. Of a move at once the server
-    /// tells the end, unless it has given the move up: then locks were granted here before the
-    /// other master took the slot all the same.
+    /// Whether all locks have left with a slot. A move by steps may begin and end between two
+    /// looks, so it need not have been seen, unless it took longer than that. Of a move at once
+    /// the server tells the end, unless it has given the move up: then locks were granted here
+    /// before the other master took the slot all the same.
     fn has_all_moved(&self, slot: u16, (to, passage): (usize, Passage)) -> bool {
         let is_complete = match passage {
             Passage::AtOnce => matches!(self.handed.get(&slot), Some((_, Passage::AtOnce))),
