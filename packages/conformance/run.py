@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 PATIENCE = 20.0
@@ -161,12 +163,15 @@ class Driver:
         self.environment = {**os.environ, "LOCKMOD_NODES": urls, "LOCKMOD_LABEL": "driver"}
 
     async def __aenter__(self) -> Driver:
-        self.process = await asyncio.create_subprocess_exec(
-            *self.command,
-            env=self.environment,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
+        try:
+            self.process = await asyncio.create_subprocess_exec(
+                *self.command,
+                env=self.environment,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        except OSError as error:
+            raise Departure(f"the driver cannot be run: {error}") from None
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -231,7 +236,9 @@ async def step(what: dict, nodes: list[Node], driver: Driver) -> None:
             writer.write(reply(what["replies"]))
 
 
-async def play(exchange: dict, command: list[str]) -> None:
+@contextlib.asynccontextmanager
+async def begun(exchange: dict, command: list[str]) -> AsyncIterator[tuple[list[Node], Driver]]:
+    """The nodes of this exchange, and a driver that has a locker for them."""
     names: dict[str, bytes] = {}
     nodes = [Node(number, names, exchange.get("may", [])) for number in range(exchange["nodes"])]
     for node in nodes:
@@ -240,15 +247,20 @@ async def play(exchange: dict, command: list[str]) -> None:
         async with Driver(command, nodes) as driver:
             driver.tell(f"locker {exchange['ttl_ms']}")
             await driver.says("ready")
-            for number, what in enumerate(exchange["play"], 1):
-                try:
-                    await step(what, nodes, driver)
-                except Departure as departure:
-                    raise Departure(f"step {number}: {departure}") from None
-            await step({"quiet_ms": QUIET * 1000}, nodes, driver)
+            yield nodes, driver
     finally:
         for node in nodes:
             node.server.close()
+
+
+async def play(exchange: dict, command: list[str]) -> None:
+    async with begun(exchange, command) as (nodes, driver):
+        for number, what in enumerate(exchange["play"], 1):
+            try:
+                await step(what, nodes, driver)
+            except Departure as departure:
+                raise Departure(f"step {number}: {departure}") from None
+        await step({"quiet_ms": QUIET * 1000}, nodes, driver)
 
 
 async def main() -> int:
@@ -261,6 +273,14 @@ async def main() -> int:
     chosen = [exchange for exchange in exchanges if given.only in exchange["name"]]
     if given.skip:
         chosen = [exchange for exchange in chosen if given.skip not in exchange["name"]]
+    # A driver that cannot start would say so once for each exchange.
+    for exchange in chosen[:1]:
+        try:
+            async with begun(exchange, given.driver):
+                pass
+        except Departure as departure:
+            print(f"no 'ready' for 'locker {exchange['ttl_ms']}': {departure}")
+            return 1
     room = asyncio.Semaphore(AT_ONCE)
 
     async def passes(exchange: dict) -> bool:

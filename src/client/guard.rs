@@ -240,7 +240,7 @@ impl Guard {
     #[must_use = "nothing else has the token, so the lock could not be released"]
     pub fn leak(self) -> Leaked {
         let lease = &self.hold.lease;
-        let valid_for = lease.forget();
+        let valid_for = lease.leak();
         Leaked { name: lease.name.to_vec(), token: lease.token, fence: lease.fence, valid_for }
     }
 }

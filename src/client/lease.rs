@@ -425,7 +425,7 @@ impl Lease {
     }
 
     /// Stops renewing the lease without releasing it, and returns the validity left.
-    pub(super) fn forget(&self) -> Duration {
+    pub(super) fn leak(&self) -> Duration {
         let validity = self.validity();
         let mut state = self.state();
         state.renewal.release();

@@ -424,13 +424,19 @@ fn check_blanks(url: &str) -> Result<(), String> {
     }
 }
 
+/// The parameters that the URL of a socket, of Sentinels, and any other may have.
+const PARAMETERS: [&[&str]; 3] = [
+    &["db", "user", "pass", "protocol"],
+    &["sentinel_username", "sentinel_password", "protocol"],
+    &["protocol"],
+];
+
 fn check_parameters(parts: &Parts<'_>) -> Result<(), String> {
-    let is_socket = parts.scheme.ends_with("unix");
-    let is_group = parts.scheme.ends_with(SENTINEL);
-    let known: &[&str] = match (is_socket, is_group) {
-        (true, _) => &["db", "user", "pass", "protocol"],
-        (_, true) => &["sentinel_username", "sentinel_password", "protocol"],
-        (false, false) => &["protocol"],
+    let [socket, group, other] = PARAMETERS;
+    let known = match parts.scheme {
+        scheme if scheme.ends_with("unix") => socket,
+        scheme if scheme.ends_with(SENTINEL) => group,
+        _ => other,
     };
     for parameter in parts.parameters.split('&').filter(|parameter| !parameter.is_empty()) {
         let name = parameter.split('=').next().unwrap_or_default();
@@ -685,6 +691,17 @@ mod tests {
         assert!(!format!("{:?}", read(url)).contains("s&w"));
         let bare = read("valkey+sentinel://s1/m").unwrap();
         assert_eq!((bare.user, bare.password, bare.database), (None, None, 0));
+    }
+
+    #[test]
+    fn every_scheme_and_parameter_is_documented() {
+        let document = include_str!("../../docs/command-line.md");
+        for scheme in SCHEMES {
+            assert!(document.contains(&format!("`{scheme}://")), "{scheme}");
+        }
+        for parameter in PARAMETERS.concat() {
+            assert!(document.contains(&format!("`{parameter}`")), "{parameter}");
+        }
     }
 
     /// A locker's names are in errors, each of which is one line.

@@ -75,7 +75,8 @@ impl Company {
                 self.grew_at = Some(now);
             }
         }
-        // It tells so itself. Its master has its slots: it is heard, or most do not confirm these.
+        // A replica says so itself. Its master has its slots: it is heard, or most do not confirm
+        // these.
         self.known.retain(|name| !shares.replicas.contains(name));
         // Nothing can have been taken from it.
         self.needs_most |= self.first.is_none() && shares.had_none;

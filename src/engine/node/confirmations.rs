@@ -113,7 +113,7 @@ impl Voter {
         self.until(slot).or_else(last)
     }
 
-    /// Whether its last answer counts still.
+    /// Whether its last answer still counts.
     fn counts(&self, now: Instant) -> bool {
         self.asked.is_some_and(|at| now <= at.after(COUNTS))
     }

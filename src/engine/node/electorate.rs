@@ -18,10 +18,10 @@ use crate::engine::{Instant, Millis};
 /// The name of a master.
 pub type MasterName = Vec<u8>;
 
-/// How many electorates a master knows before it adds no more.
-const KNOWN_MAX: usize = 8;
+/// A master that knows so many electorates proposes no more.
+const PROPOSES_BELOW: usize = 8;
 /// How many a master may know.
-const HEARD_MAX: usize = 64;
+const KNOWN_MAX: usize = 64;
 
 /// Who may have a vote: a master, as long as it remembers what it told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,7 +115,7 @@ impl Electorates {
         self.forget(other.gone.clone());
     }
 
-    /// Takes these masters their votes, up to these numbers.
+    /// Takes away the votes of these masters, up to these numbers.
     fn forget(&mut self, gone: BTreeMap<MasterName, u64>) {
         for (name, up_to) in gone {
             let known = self.gone.entry(name).or_default();
@@ -343,7 +343,7 @@ impl Succession {
         }
         let known = &self.electorates.known;
         let Some(latest) = known.last() else { return self.begin() };
-        if *is_proposed || known.len() >= KNOWN_MAX {
+        if *is_proposed || known.len() >= PROPOSES_BELOW {
             return;
         }
         // One that knows no other has nobody to tell.
@@ -399,7 +399,7 @@ impl Succession {
                     || (is_same && before.known.is_empty());
                 (!knows_none, is_same)
             }
-            Some(told) if told.known.len() + before.known.len() > HEARD_MAX => return false,
+            Some(told) if told.known.len() + before.known.len() > KNOWN_MAX => return false,
             Some(told) => {
                 self.electorates.merge(told);
                 (!told.known.is_empty(), told.latest() == self.electorates.latest())
@@ -779,7 +779,7 @@ mod tests {
     #[test]
     fn too_many_electorates_are_no_answer() {
         let mut one = master(&[electorate(3, ABC)], ABC, &[]);
-        let many = (4..4 + HEARD_MAX as u64).map(|number| electorate(number, ABC));
+        let many = (4..4 + KNOWN_MAX as u64).map(|number| electorate(number, ABC));
         assert!(!one.hears("b", &many.collect::<Vec<_>>(), 100));
         assert_eq!(one.knows(), [electorate(3, ABC)]);
     }

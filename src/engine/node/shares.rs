@@ -24,7 +24,7 @@ pub struct Shares {
     pub own: SlotRuns,
     /// At the first look after a start: whether it had none when it was loaded.
     pub had_none: bool,
-    /// Those of the other masters.
+    /// The configuration epochs of the other masters.
     pub epochs: Vec<(MasterName, u64)>,
     /// Its epoch has risen since the module was loaded: for the first look.
     pub has_risen: bool,

@@ -40,7 +40,7 @@ pub(super) enum Coming {
 /// How far a move of a slot has come, as seen from this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MoveStage {
-    /// It is on its way here: the other master sends clients here for locks that it has not.
+    /// It is on its way here: the other master sends clients here for locks that it does not have.
     Comes,
     /// It is this node's.
     Came,

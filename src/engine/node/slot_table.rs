@@ -464,7 +464,7 @@ impl SlotTable {
 
     /// Notes the same of the slots that the node has had since its first look. Of those that have
     /// come since, it asks their former masters.
-    pub(super) fn doubt_kept(&mut self, now: Instant) {
+    pub(super) fn doubt_since_first_look(&mut self, now: Instant) {
         self.doubt(self.first.iter().collect(), now);
     }
 

@@ -126,7 +126,7 @@ impl Slots {
         // raise their epochs too.
         let has_risen = self.rise.look(shares, now);
         if has_risen && self.had_company && self.confirmations.first_at().is_none() {
-            self.table.doubt_kept(now);
+            self.table.doubt_since_first_look(now);
         }
         let has_lost = self.confirmations.look(shares, now);
         self.witness.look(shares);
@@ -410,7 +410,7 @@ impl Node {
     }
 
     /// Takes another master's question about slots, just after the node has looked at its own.
-    /// Returns the answers, one or two, if it can speak for any of the slots. `has_locks`: whether
+    /// Returns the answers, up to four, if it can speak for any of the slots. `has_locks`: whether
     /// this node has keys in a slot, of those that are [not its own](Node::not_own).
     pub fn asked(
         &mut self,

@@ -59,7 +59,7 @@ pub struct Counts {
     pub lapses: u64,
     /// Free locks deleted after `lockmod.idle-ms`.
     pub idle_deleted: u64,
-    /// Moves of slots at once, from this node, that failed or were cancelled.
+    /// Moves of slots at once, from this node, that failed or were called off.
     pub failed_moves: u64,
     /// Requests refused with an error, by code word.
     pub refusals: [u64; RefusalKind::COUNT],

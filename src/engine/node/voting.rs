@@ -31,7 +31,7 @@ impl Slots {
         now: Instant,
     ) -> bool {
         if told.is_some_and(|told| self.confirmations.shows_another_life(told)) {
-            self.table.doubt_kept(now);
+            self.table.doubt_since_first_look(now);
         }
         self.confirmations.hear(elector, (told, digest), now)
     }
