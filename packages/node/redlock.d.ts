@@ -19,7 +19,8 @@
  * - An extension never makes a lock shorter.
  * - There are no scripts to replace, since the module decides.
  * - The resources must be an array of strings that are not empty. node-redlock takes a text for its
- *   letters, and an empty array for locked.
+ *   letters, and an empty array for locked. A resource that is repeated counts once; node-redlock
+ *   finds it held.
  * - Waiters stand in line for `retryCount * retryDelay` instead of polling, and `retryJitter` is
  *   not used. So `attempts` has one entry for all retries, and `votesFor` in it is empty.
  * - `using` extends at a third of the duration, whatever `automaticExtensionThreshold` says, in a

@@ -330,7 +330,7 @@ class Redlock extends EventEmitter {
     for (const { lost } of held.guards) {
       const stop = () => {
         signal.error ??= this.#failed(lost.reason, resources)
-        controller.abort(signal.error)
+        controller.abort()
       }
       if (lost.aborted) stop()
       else lost.addEventListener('abort', stop, { once: true })

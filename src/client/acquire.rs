@@ -344,6 +344,39 @@ impl Acquire {
         error(verdict, AcquireReport { name, waited, attempts, nodes, timeout, is_timed_out })
     }
 
+    /// Whether the wait is over that began at this time.
+    pub(super) fn has_waited_since(&self, started_at: Duration) -> bool {
+        self.wait <= self.now().saturating_sub(started_at)
+    }
+
+    /// The error if this lease, of several, has ended before the last of them was granted.
+    pub(super) fn too_late(
+        &self,
+        lost: &Guard,
+        started_at: Duration,
+        attempts: u32,
+    ) -> AcquireError {
+        let nodes = match lost.unconfirmed() {
+            told if told.is_empty() => {
+                let granted = Vote::Granted(lost.fence());
+                let votes = vec![granted; self.core.quorum.nodes()];
+                self.core.reports(lost.name(), votes)
+            }
+            told => told,
+        };
+        let name = String::from_utf8_lossy(lost.name()).into_owned();
+        let (waited, timeout) = (self.now().saturating_sub(started_at), self.plan.timeout);
+        let is_timed_out = false;
+        AcquireError::TooLate(AcquireReport {
+            name,
+            waited,
+            attempts,
+            nodes,
+            timeout,
+            is_timed_out,
+        })
+    }
+
     fn establish(&self, won: &Won, grant: Grant) -> Arc<Lease> {
         let core = &self.core;
         count(&core.counters.acquired);

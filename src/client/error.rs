@@ -23,7 +23,8 @@ pub enum AcquireError {
     /// Too many nodes refuse for a retry to help: no module, no permission, a key of another type,
     /// a ttl above the limit.
     Refused(AcquireReport),
-    /// The nodes answered so slowly that the validity was used up. A longer ttl helps.
+    /// The nodes answered so slowly that the validity was used up; or, of several locks, the lease
+    /// of one ended before the last one was granted. A longer ttl helps.
     TooLate(AcquireReport),
     /// The call's own options are wrong; nothing was sent.
     BadOption(String),

@@ -183,7 +183,7 @@ impl Guard {
         self.hold.lease.extension_min()
     }
 
-    /// Whether the guard is a writer's: nobody else holds the lock.
+    /// Whether the guard is a writer's: nobody else holds the lock while its lease stands.
     pub fn is_exclusive(&self) -> bool {
         locked(&self.writes).is_some()
     }

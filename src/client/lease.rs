@@ -200,8 +200,7 @@ impl Lease {
 
     async fn extend_with(self: &Arc<Self>, plan: Option<LeasePlan>) -> Result<(), ExtendError> {
         let turn = self.turn.lock().await;
-        let mut round = self.begin(plan)?;
-        let decided = self.until_decided(&mut round).await;
+        let (round, decided) = self.decided(plan).await?;
         drop(turn);
         self.finish_behind(round);
         decided
@@ -217,11 +216,24 @@ impl Lease {
     /// The same, but repairs those nodes before it returns.
     async fn renew(&self) -> Result<(), ExtendError> {
         let turn = self.turn.lock().await;
-        let mut round = self.begin(None)?;
-        let decided = self.until_decided(&mut round).await;
+        let (round, decided) = self.decided(None).await?;
         drop(turn);
         self.finish(round).await;
         decided
+    }
+
+    /// Extends the lease by a round that counts to its end: one in which the holder becomes a
+    /// reader is repeated.
+    async fn decided(
+        &self,
+        plan: Option<LeasePlan>,
+    ) -> Result<(Extending, Result<(), ExtendError>), ExtendError> {
+        loop {
+            let mut round = self.begin(plan)?;
+            if let Some(decided) = self.until_decided(&mut round).await {
+                return Ok((round, decided));
+            }
+        }
     }
 
     /// Sends the extension to all nodes, by the lease's own terms unless others are given.
@@ -243,8 +255,9 @@ impl Lease {
         round.ends_at.saturating_sub(self.core.world.now())
     }
 
-    /// Reads answers until a quorum has confirmed, or none can.
-    async fn until_decided(&self, round: &mut Extending) -> Result<(), ExtendError> {
+    /// Reads answers until a quorum has confirmed, or none can; `None` if the round does not count
+    /// any more.
+    async fn until_decided(&self, round: &mut Extending) -> Option<Result<(), ExtendError>> {
         let mut timer = pin!(self.core.world.sleep(self.left(round)));
         while round.missing > 0 {
             let Some(arrival) = round.inbox.next(timer.as_mut()).await else { break };
@@ -252,24 +265,27 @@ impl Lease {
                 RenewalStep::Wait | RenewalStep::Failed => {}
                 RenewalStep::Confirmed { .. } => {
                     self.state().unconfirmed.clear();
-                    return Ok(());
+                    return Some(Ok(()));
                 }
                 RenewalStep::Lost(ending) => {
                     self.hear_stragglers(round).await;
                     self.ended.notify_waiters();
-                    return Err(ExtendError::Lost(ending.into()));
+                    return Some(Err(ExtendError::Lost(ending.into())));
                 }
             }
         }
         round.missing = 0;
         let mut state = self.state();
+        if !state.renewal.waits_for(round.number) {
+            return None;
+        }
         state.unconfirmed.clone_from(&round.votes);
         match state.renewal.time_out(round.number, latest(&self.core.world)) {
-            RenewalStep::Lost(ending) => Err(ExtendError::Lost(ending.into())),
+            RenewalStep::Lost(ending) => Some(Err(ExtendError::Lost(ending.into()))),
             RenewalStep::Wait | RenewalStep::Failed | RenewalStep::Confirmed { .. } => {
                 let votes = std::mem::take(&mut round.votes);
                 let reports = self.core.reports(&self.name, votes);
-                Err(ExtendError::of(reports, self.core.quorum.needed()))
+                Some(Err(ExtendError::of(reports, self.core.quorum.needed())))
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::acquire::{Acquire, options};
 use super::core::Core;
@@ -19,7 +20,8 @@ pub struct Guards {
 }
 
 /// An acquisition of several locks about to be made: `locker.acquire_many(names)`, options,
-/// `.await`. The options are those of [`Acquire`]; the wait is for all of the locks together.
+/// `.await`. The options are those of [`Acquire`]; the wait is for all of the locks together. If a
+/// lease ends while others are waited for, all are acquired anew, once more after the wait too.
 ///
 /// # Cancellation
 /// As [`Acquire`].
@@ -69,6 +71,23 @@ impl AcquireMany {
     async fn run(mut self) -> Result<Guards, AcquireError> {
         self.check()?;
         let started_at = self.acquire.now();
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let is_last = self.acquire.has_waited_since(started_at);
+            let guards = self.all(started_at).await?;
+            // A lease may have ended while the other locks were waited for.
+            let Some(lost) = guards.iter().find(|guard| guard.is_lost()) else { return Ok(guards) };
+            let error = self.acquire.too_late(lost, started_at, attempts);
+            drop(guards.release().await);
+            if is_last {
+                return Err(error);
+            }
+        }
+    }
+
+    /// All of them, one after the other.
+    async fn all(&self, started_at: Duration) -> Result<Guards, AcquireError> {
         let mut guards = Vec::with_capacity(self.names.len());
         for (name, mode) in &self.names {
             let waited = self.acquire.now().saturating_sub(started_at);

@@ -364,6 +364,12 @@ impl Renewal {
         step
     }
 
+    /// Whether answers to this round still count: not once the holder has become a reader, or the
+    /// lease has ended.
+    pub fn waits_for(&self, number: RoundNumber) -> bool {
+        self.round.is_some_and(|round| round.number == number)
+    }
+
     /// Stops waiting for the nodes that have not answered this round.
     pub fn time_out(&mut self, number: RoundNumber, now: Instant) -> RenewalStep {
         match self.round.as_mut().filter(|round| round.number == number) {

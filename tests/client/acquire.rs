@@ -132,6 +132,22 @@ async fn many_locks_are_acquired_in_one_order_or_not_at_all() {
     assert_eq!(leases(&nodes, "a") + leases(&nodes, "b") + leases(&nodes, "c"), 0);
 }
 
+/// Regression: a lease that had ended while another lock was waited for was returned as held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_ends_while_others_are_waited_for_is_acquired_anew() {
+    let nodes = nodes(3);
+    let held = locker(&nodes).acquire("b").await.unwrap();
+    let two = builder(&nodes).ttl(millis(2_700)).timeout(millis(900)).renew(false);
+    let two = two.wait(Duration::from_secs(60)).build().unwrap();
+    let waiting = tokio::spawn(two.acquire_many(["a", "b"]).into_future());
+    until("it waits for the second", || leases(&nodes, "a") == 3).await;
+    until("the first is over", || leases(&nodes, "a") == 0).await;
+    held.release().await.unwrap();
+    let guards = waiting.await.unwrap().unwrap();
+    assert!(guards.iter().all(|guard| !guard.is_lost()));
+    assert_eq!(guards.get("a").unwrap().fence().get(), 2, "the second lease");
+}
+
 #[tokio::test]
 async fn a_holder_acquires_again_without_a_round_trip() {
     let nodes = nodes(3);

@@ -244,6 +244,19 @@ async fn several_locks_are_acquired_some_as_a_reader() {
     assert_eq!(reads, all.get("a").unwrap().fence().get());
 }
 
+/// Regression: all nodes had confirmed the extension, which failed for lack of a quorum.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_extension_during_which_the_writer_becomes_a_reader_counts() {
+    let nodes = nodes(3);
+    let locker = locker(&nodes);
+    for _ in 0..100 {
+        let guard = locker.acquire("a").await.unwrap();
+        let (extended, shared) = tokio::join!(guard.extend(), guard.downgrade());
+        assert!(extended.is_ok() && shared.is_ok(), "{extended:?} {shared:?}");
+        guard.release().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_reads_inside_its_own_writer_and_does_not_write_inside_its_own_reader() {
     let nodes = nodes(3);

@@ -357,11 +357,11 @@ impl Holding {
         })
     }
 
-    /// Whether it is a writer's, so that nobody else holds the lock; false after its release, and
-    /// in a forked child.
+    /// Whether it is a writer's, so that nobody else holds the lock; false after its release or its
+    /// loss, and in a forked child.
     pub fn is_exclusive(&self) -> bool {
         let Ok(inside) = self.inside.get() else { return false };
-        inside.look(|guard| guard.is_exclusive()).unwrap_or(false)
+        inside.look(|guard| guard.is_exclusive() && !guard.is_lost()).unwrap_or(false)
     }
 
     /// A future that makes a writer a reader, as soon as it is first polled.

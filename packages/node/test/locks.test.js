@@ -94,6 +94,7 @@ test('a lock that was taken away is told, whatever the work does', async () => {
   await told
   assert.ok(guard.lost.reason instanceof LostError)
   assert.equal(guard.lost.reason.reason, 'removed')
+  assert.equal(guard.exclusive, false)
   assert.throws(() => guard.check(), LostError)
   assert.equal((await locker.acquire('taken')).lost.aborted, false)
 

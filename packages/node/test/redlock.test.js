@@ -188,6 +188,7 @@ each('a routine is told that its lock is lost', async ({ make, library, key }) =
     await Promise.all(nodes.map((node) => node.run('DEL', key)))
     await until('it is told', () => signal.aborted)
     error = signal.error
+    assert.equal(signal.reason.name, 'AbortError')
   })
   await assert.rejects(lost, library.ExecutionError)
   assert.ok(error instanceof library.ExecutionError)

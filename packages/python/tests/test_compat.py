@@ -58,6 +58,15 @@ def test_a_lock_is_acquired_and_released(make: Make, name: str) -> None:
     assert not lock.locked()
 
 
+def test_a_lock_keeps_its_name_and_its_client(servers: list[Node], name: str) -> None:
+    lock = compat.Lock(servers[0].client(), name, timeout=10)
+    for attribute in ("name", "redis"):
+        kept = getattr(lock, attribute)
+        with pytest.raises(AttributeError):
+            setattr(lock, attribute, "another")
+        assert getattr(lock, attribute) is kept
+
+
 def test_what_is_not_owned_is_neither_released_nor_extended(make: Make, name: str) -> None:
     lock = make(name, timeout=10)
     for call, said in (

@@ -142,7 +142,10 @@ class _Held(Made):
 
     @property
     def exclusive(self) -> bool:
-        """Whether it is a writer's, so that nobody else holds the lock; False after a release."""
+        """Whether it is a writer's, so that nobody else holds the lock.
+
+        False after a release or a loss.
+        """
         return self._lease.is_exclusive()
 
     @property

@@ -13,15 +13,16 @@ What differs, by design:
 - Every lock needs a `timeout`. With `renew=True` it lasts for as long as its holder does.
 - A token cannot be chosen: `acquire(token=...)` is refused, and a `local.token` that is set has no
   effect. While the lock is held, `local.token` is its fence in bytes, such as `b"15"`.
+- `name` and `redis` cannot be set: make another lock.
 - `Lock` and `AsyncLock` are no subclasses of redis-py's: change the annotations and `isinstance`
   checks that name those too.
 - The key is a `fencelock` and not a string, and has no expiry of its own: instead of `GET` and
   `PTTL`, ask `fence` and `validity`, or `Locker.info`.
 - An extension never makes a lock shorter, and `additional_time` may not take away all of it.
 - Waiters stand in line instead of polling, so `sleep` is not used. If no quorum of nodes can be
-  reached, `acquire` raises `ConnectionError` at once, as in redis-py, or after 2.5 s if they are
-  silent. A node that refused a connection is tried again after 10 ms to half a second; until then
-  it counts as one that does. If the nodes are lost later, while another holds the lock, the wait
+  reached, `acquire` raises `ConnectionError` at once, as in redis-py, or after 2 to 2.5 s if they
+  are silent. A node that refused a connection is tried again after 10 ms to half a second; until
+  then it counts as one that does. If the nodes are lost later, while another holds the lock, the wait
   goes on until they are back, and raises only at its end. It also waits while nodes are in
   quarantine after a restart.
 - After `gevent.monkey.patch_all()` a `Lock` polls, with `sleep` between its tries, because a waiter
@@ -207,7 +208,7 @@ class _Base(Single):
         renew: bool | None = None,
         label: str | None = None,
     ) -> None:
-        self.redis, self.name, self.timeout, self.sleep = redis, name, timeout, sleep
+        self._redis, self._name, self.timeout, self.sleep = redis, name, timeout, sleep
         self._key = self._checked(lambda: _key(name))
         self.blocking, self.blocking_timeout = blocking, blocking_timeout
         self.thread_local = bool(thread_local)
@@ -238,6 +239,16 @@ class _Base(Single):
             if "local" not in vars(self) and not name.startswith("__"):
                 raise unmade(self)
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    @property
+    def redis(self) -> object:
+        """The client, or what was given for it. It cannot be set: make another lock."""
+        return self._redis
+
+    @property
+    def name(self) -> Name | int | float:
+        """The name as it was given. It cannot be set: make another lock."""
+        return self._name
 
     def _check_client(self) -> None:
         """Refuses clients that the original could not use either."""
@@ -474,8 +485,8 @@ class Lock(_Base):
     ) -> bool:
         """True once the lock is acquired, False if it was not in time.
 
-        Raises `ConnectionError` at once if no quorum of nodes can be reached, or after 2 s if they
-        are silent. While another holds the lock, or nodes are in quarantine, this waits, also for
+        Raises `ConnectionError` at once if no quorum of nodes can be reached, or after 2 to 2.5 s
+        if they are silent. While another holds the lock, or nodes are in quarantine, this waits, also for
         nodes that are lost meanwhile, until `blocking_timeout` is over; without one, for as long as
         it takes.
         """
@@ -555,8 +566,8 @@ class AsyncLock(_Base):
     ) -> bool:
         """True once the lock is acquired, False if it was not in time.
 
-        Raises `ConnectionError` at once if no quorum of nodes can be reached, or after 2 s if they
-        are silent. While another holds the lock, or nodes are in quarantine, this waits, also for
+        Raises `ConnectionError` at once if no quorum of nodes can be reached, or after 2 to 2.5 s
+        if they are silent. While another holds the lock, or nodes are in quarantine, this waits, also for
         nodes that are lost meanwhile, until `blocking_timeout` is over; without one, for as long as
         it takes.
         """
