@@ -284,7 +284,9 @@ export class Guard {
   readonly fence: number
   /** The lock's name; of a name that is not UTF-8, the wrong bytes are replaced. */
   readonly name: string
-  /** Whether it is a writer's, so that nobody else holds the lock; false after a release or a loss. */
+  /**
+   * Whether it is a writer's, so that nobody else holds the lock; false after a release or a loss.
+   */
   readonly exclusive: boolean
   /**
    * How many milliseconds the holder may still rely on the lease; 0 when that is over. A lease that

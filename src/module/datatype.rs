@@ -14,6 +14,11 @@ use crate::wire::slots::slot_of;
 
 /// The bytes of a lock in a data set or a dump.
 pub(super) fn save(server: InServer<'_>, lock: &Lock) -> Vec<u8> {
+    process::with(server, |process| {
+        if process.node.is_in_cluster() {
+            process.saved.note(lock);
+        }
+    });
     let (lock, floor, clocks) = as_saved(server, lock);
     codec::encode_lock(&lock, floor, clocks, clock::boot_id())
 }
@@ -92,8 +97,18 @@ pub(super) fn rewrite(server: InServer<'_>, lock: &Lock) -> Vec<Restated> {
 /// Notes that a lock is gone from its name: deleted, expired, evicted, overwritten, migrated, or
 /// renamed. A renamed lock goes on under another name. The server does not call this for the locks
 /// of a database that is flushed or swapped: `events.rs` does what is needed for all of them.
-pub(super) fn unlinked(server: InServer<'_>, lock: &mut Lock) {
+///
+/// `slot`: that of its name.
+pub(super) fn unlinked(server: InServer<'_>, lock: &mut Lock, slot: impl FnOnce() -> Option<u16>) {
+    let is_in_cluster = process::with(server, |process| process.node.is_in_cluster());
+    let slot = if is_in_cluster { slot() } else { None };
     process::with(server, |process| {
+        if let Some(slot) = slot
+            && !process.saved.take(lock)
+            && clock::now() <= lock.until()
+        {
+            process.node.deleted_in(slot);
+        }
         if lock.has_unnoted_lease() {
             process.node.note_lapses(lock, clock::now());
         }

@@ -89,6 +89,7 @@ pub(super) fn role_changed(context: &mut Context<'_>, is_master: bool) {
     if is_master {
         start::promoted(context);
     } else {
+        slots::demoted(context);
         start::demoted(context);
         // Most servers have unblocked their clients themselves before this event; Valkey 9.1 does
         // so later in a `FAILOVER`.

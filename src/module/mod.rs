@@ -17,6 +17,7 @@ mod info;
 mod process;
 mod replicas;
 mod replication;
+mod saved_locks;
 mod scan;
 mod slots;
 pub mod soundness;

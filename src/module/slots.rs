@@ -236,7 +236,7 @@ fn answer(
     let mut left = BTreeSet::new();
     // What a replica has in them, it has from its master.
     if context.flags().is_master() {
-        left.extend(process::with(server, |process| process.node.not_own(slots)));
+        left.extend(process::with(server, |process| process.node.not_settled(slots)));
         left.retain(|slot| context.has_keys_in(*slot));
     }
     let now = (clock::now(), config::max_ttl());
@@ -314,6 +314,18 @@ pub(super) fn look(context: &mut Context<'_>) {
     see(context, &text);
 }
 
+/// Handles that the server is a replica by now, and has lost all slots. It has not deleted the
+/// locks in them, and will do so as it takes over the data of its new master.
+pub(super) fn demoted(context: &mut Context<'_>) {
+    let server = context.in_server();
+    if process::with(server, |process| process.node.has_looked()) {
+        if context.has_keys() {
+            process::with(server, |process| process.node.deleted_in_all_slots());
+        }
+        look(context);
+    }
+}
+
 /// Notes what `CLUSTER NODES` says.
 fn see(context: &mut Context<'_>, text: &str) {
     let server = context.in_server();
@@ -325,7 +337,10 @@ fn see(context: &mut Context<'_>, text: &str) {
         shares.has_risen = earlier.epoch < shares.epoch;
     }
     let now = clock::now();
-    process::with(server, |process| process.node.see(&shares, now));
+    process::with(server, |process| {
+        process.node.see(&shares, now);
+        process.saved.clear();
+    });
     keep_news(context);
 }
 

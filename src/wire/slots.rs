@@ -116,8 +116,8 @@ pub enum SlotMessage {
     /// A report to all: `lockmod floor left`.
     Report(Footing),
     /// To the other master of these slots, which must know of the move before the sender decides
-    /// there: `lockmod ask number first-last ...`, while they are on their way; `ask-came`,
-    /// `ask-late` and `ask-at-once` when they have come.
+    /// there: `lockmod ask number first-last ...`, while they are on their way; `ask-came`
+    /// and `ask-at-once` when they have come.
     Question {
         /// Tells the sender when it asked.
         number: u64,
@@ -341,7 +341,6 @@ const fn ask(passage: Passage) -> &'static str {
     match passage {
         Passage::NotYet => "ask",
         Passage::BySteps => "ask-came",
-        Passage::Late => "ask-late",
         Passage::AtOnce => "ask-at-once",
     }
 }

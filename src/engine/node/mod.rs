@@ -20,6 +20,7 @@ mod footing;
 mod hang;
 mod in_line;
 mod inventory;
+mod left_behind;
 mod lengths;
 mod line;
 mod lines;

@@ -176,17 +176,13 @@ pub enum Passage {
     NotYet,
     /// Key by key, or without keys, by commands at both masters.
     BySteps,
-    /// The same, but they may have been on their way for long: the command that ended that may be
-    /// an old one.
-    Late,
     /// With all keys, by the servers themselves (Redis 8.4, Valkey 9).
     AtOnce,
 }
 
 impl Passage {
     /// All of them.
-    pub const ALL: [Passage; 4] =
-        [Passage::NotYet, Passage::BySteps, Passage::Late, Passage::AtOnce];
+    pub const ALL: [Passage; 3] = [Passage::NotYet, Passage::BySteps, Passage::AtOnce];
 }
 
 /// What the server tells of slots that it moves at once.

@@ -70,8 +70,6 @@ pub(super) struct Move {
     pub(super) until: Option<Instant>,
     /// When the node first saw it at this stage.
     since: Instant,
-    /// When the node last looked before it first saw that the slot comes, or has come.
-    begins_after: Instant,
     /// Since when it has asked without a long pause.
     asks_since: Instant,
     /// When the other master was last asked, and how often.
@@ -94,7 +92,6 @@ impl Move {
             sure_until: Instant::default(),
             until: None,
             since,
-            begins_after: since,
             asks_since: since,
             asked_at: None,
             asks: 0,
@@ -103,15 +100,9 @@ impl Move {
         }
     }
 
-    /// The same, if the node last looked at this time before it came, or began to.
-    pub(super) const fn begun_after(self, begins_after: Instant) -> Move {
-        Move { begins_after, ..self }
-    }
-
     /// What becomes of it when the slot has come.
     pub(super) fn came(&self, now: Instant) -> Move {
-        let other = self.taken_by.or(self.other);
-        Move::new(MoveStage::Came, other, now).begun_after(self.begins_after)
+        Move::new(MoveStage::Came, self.taken_by.or(self.other), now)
     }
 
     /// Whether it is this node's, and does not leave.
@@ -146,8 +137,8 @@ impl Move {
 
     /// Nothing that was answered so far counts.
     pub(super) fn begin_again(&mut self, now: Instant) {
-        let Move { stage, other, taken_by, has_decided, begins_after, .. } = *self;
-        *self = Move { taken_by, has_decided, begins_after, ..Move::new(stage, other, now) };
+        let Move { stage, other, taken_by, has_decided, .. } = *self;
+        *self = Move { taken_by, has_decided, ..Move::new(stage, other, now) };
     }
 
     /// Whether the other master is to be asked now. If so, it counts as asked.
@@ -163,11 +154,6 @@ impl Move {
             (self.asked_at, self.asks) = (Some(now), self.asks.saturating_add(1));
         }
         is_to_ask
-    }
-
-    /// Whether it may have been on its way for so long that the other master must have seen that.
-    pub(super) fn may_be_late(&self) -> bool {
-        self.begins_after.after(BEAT) < self.since
     }
 
     /// If this node has not asked for long before its wait has begun, it has hung, and may not

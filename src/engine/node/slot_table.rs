@@ -15,9 +15,9 @@
 //! | `handed`   | it is lost while it leaves, or has gone        | it is lost again               |
 //! | `left`     | it no longer comes, and has not come; the      | it is its own, and does not    |
 //! |            | first look shows it leaving                    | leave; another loses it        |
-//! | `leaving`  | a look shows it leaving                        | a look no longer shows it      |
+//! | `behind`   | it is lost, and locks were deleted there       | it is its own again            |
 //! | `departs`  | the server says that it leaves at once         | it has left, or stays          |
-//! | `called_off` | it stays after it began to leave             | never                          |
+//! | `called_off` | the server says that it stays                | never                          |
 //! | `at_once`  | the server says that it comes; it stays        | it settles, is lost, or does   |
 //! |            | although disputed                              | not come and is not its own    |
 //! | `gone`     | the server says that it has left               | a look shows that              |
@@ -65,10 +65,11 @@ pub(super) struct SlotTable {
     /// Those of them that left for another master by a move that this node has seen: that master,
     /// which decided there too or has got all locks, and how.
     handed: BTreeMap<u16, (usize, Passage)>,
-    /// Those that were on their way from here at the last look, and the other master.
-    leaving: BTreeMap<u16, usize>,
-    /// Those that were on their way to another master once, and stayed: it may take them late. With
-    /// the masters that they have come from since, which have nothing more to take.
+    /// Those that this node has lost with locks in them, which its server has deleted: these have
+    /// not moved.
+    behind: SlotSet,
+    /// Those that were to leave at once, and stayed: the other master may take them late. With the
+    /// masters that they have come from since, which have nothing more to take.
     called_off: BTreeMap<u16, BTreeSet<usize>>,
     /// Those that are on their way from here at once: the other one may take them after this node
     /// has started again.
@@ -84,8 +85,6 @@ pub(super) struct SlotTable {
     disputed: BTreeMap<u16, (usize, Instant)>,
     /// When the node first looked.
     looked_at: Option<Instant>,
-    /// When it last looked.
-    seen_at: Instant,
     /// Any other master may have decided in the slots that the first look will show.
     doubts_first: bool,
 }
@@ -98,11 +97,12 @@ impl SlotTable {
     /// Notes which master has which slots. Slots that the node has at its first look need nothing
     /// more: it had them when it stopped, or waits because it was promoted. Except those that it
     /// found, and those that are on their way to another master: see [`SlotTable::see_leaving`].
-    pub(super) fn look(&mut self, shares: &Shares, now: Instant) {
+    /// `deleted`: the slots in which locks with a lease were deleted since the last look.
+    pub(super) fn look(&mut self, shares: &Shares, deleted: &BTreeSet<u16>, now: Instant) {
         let own = SlotSet::of(&shares.own);
         let lost = self.own.without(&own);
         self.see_back(&own);
-        self.see_lost(&lost);
+        self.see_lost(&lost, deleted);
         self.see_others(shares);
         self.see_gone(&lost);
         self.see_own(shares, own, now);
@@ -110,7 +110,6 @@ impl SlotTable {
         self.see_coming(shares, now);
         self.see_leaving(shares, now);
         self.looked_at.get_or_insert(now);
-        self.seen_at = now;
     }
 
     /// Slots that are its own again.
@@ -120,6 +119,7 @@ impl SlotTable {
         }
         for slot in own.without(&self.own) {
             self.gone.remove(&slot);
+            self.behind.remove(slot);
             let former = usize::from(self.former[usize::from(slot)]).checked_sub(1);
             if let (Some(had), Some(former)) = (self.called_off.get_mut(&slot), former) {
                 had.insert(former);
@@ -161,9 +161,13 @@ impl SlotTable {
         self.own = own;
     }
 
-    /// Slots that the node has lost. It can speak for those in which it decided.
-    fn see_lost(&mut self, lost: &[u16]) {
+    /// Slots that the node has lost. It can speak for those in which it decided. As its server
+    /// loses one, it deletes the locks that are left there.
+    fn see_lost(&mut self, lost: &[u16], deleted: &BTreeSet<u16>) {
         for &slot in lost {
+            if deleted.contains(&slot) {
+                self.behind.insert(slot);
+            }
             let seen = self.moves.get(&slot).map(|seen| (seen.stage, seen.other));
             self.former[usize::from(slot)] = 0;
             self.given.insert(slot);
@@ -243,7 +247,7 @@ impl SlotTable {
             stays
         });
         for (slot, source) in importing {
-            let comes = Move::new(MoveStage::Comes, Some(source), now).begun_after(self.seen_at);
+            let comes = Move::new(MoveStage::Comes, Some(source), now);
             let seen = self.moves.entry(slot).or_insert(comes);
             if (seen.stage, seen.other) != (MoveStage::Comes, Some(source)) {
                 *seen = comes;
@@ -255,8 +259,7 @@ impl SlotTable {
             let former = former.or(self.handed.get(&slot).map(|(to, _)| *to));
             let is_orphan = former.is_none() && self.orphans.has(slot);
             let stage = if is_orphan { MoveStage::Found } else { MoveStage::Came };
-            let begins_after = self.seen_at;
-            let found = || Move::new(stage, former, now).begun_after(begins_after);
+            let found = || Move::new(stage, former, now);
             let seen = self.moves.entry(slot).or_insert_with(found);
             if seen.stage == MoveStage::Comes {
                 *seen = seen.came(now);
@@ -269,12 +272,6 @@ impl SlotTable {
     /// it may have older copies, or none.
     fn see_leaving(&mut self, shares: &Shares, now: Instant) {
         let migrating = self.places_of(&shares.migrating);
-        // Also those that the node doubts, or that were leaving when it started.
-        for (slot, target) in std::mem::replace(&mut self.leaving, migrating.clone()) {
-            if self.own.has(slot) && migrating.get(&slot) != Some(&target) {
-                self.called_off.insert(slot, BTreeSet::new());
-            }
-        }
         for (slot, seen) in &mut self.moves {
             if seen.stage == MoveStage::Leaves && migrating.get(slot).copied() != seen.other {
                 *seen = Move::new(MoveStage::Came, seen.other, now);
@@ -284,12 +281,12 @@ impl SlotTable {
         let own = &self.own;
         self.left.retain(|slot, _| !own.has(*slot) || migrating.contains_key(slot));
         for (slot, target) in migrating {
+            let is_first = self.looked_at.is_none();
+            if is_first && self.own.has(slot) {
+                self.left.insert(slot, target);
+            }
             if self.settled.has(slot) {
-                let mut stage = MoveStage::Leaves;
-                if self.looked_at.is_none() {
-                    stage = MoveStage::Came;
-                    self.left.insert(slot, target);
-                }
+                let stage = if is_first { MoveStage::Came } else { MoveStage::Leaves };
                 self.settled.remove(slot);
                 let mut seen = Move::new(stage, Some(target), now);
                 seen.has_decided = true;
@@ -326,10 +323,13 @@ impl SlotTable {
                     seen.begin_again(now);
                     known[1].insert(slot);
                 }
-                Some((MoveStage::Leaves, _)) if passage != Passage::AtOnce => {
-                    // Who has it, as this node has yet to hear, may have been told so before.
-                    let is_late = passage != Passage::NotYet && self.may_take_late(slot, place);
-                    known[usize::from(is_left || is_late)].insert(slot);
+                // If it has come there, and locks are here, this node has yet to hear of that, and
+                // to lose them.
+                Some((MoveStage::Leaves, _))
+                    if passage == Passage::NotYet
+                        || passage == Passage::BySteps && !has_locks(slot) =>
+                {
+                    known[usize::from(is_left)].insert(slot);
                 }
                 _ if self.own.has(slot) => {
                     if passage != Passage::NotYet {
@@ -354,15 +354,13 @@ impl SlotTable {
         is_for_them && usize::from(self.former[usize::from(slot)]) == place + 1
     }
 
-    /// Whether all locks have left with a slot. A move by steps may begin and end between two
-    /// looks, so it need not have been seen, unless it took longer than that. Of a move at once
-    /// the server tells the end, unless it has given the move up: then locks were granted here
-    /// before the other master took the slot all the same.
+    /// Whether all locks have left with a slot that this node has lost. Those that have not moved
+    /// by steps were deleted. Of a move at once the server tells the end, unless it has given the
+    /// move up: then locks were granted here before the other master took the slot all the same.
     fn has_all_moved(&self, slot: u16, (to, passage): (usize, Passage)) -> bool {
         let is_complete = match passage {
             Passage::AtOnce => matches!(self.handed.get(&slot), Some((_, Passage::AtOnce))),
-            Passage::Late => self.handed.contains_key(&slot),
-            Passage::NotYet | Passage::BySteps => true,
+            Passage::NotYet | Passage::BySteps => !self.behind.has(slot),
         };
         is_complete && !self.may_take_late(slot, to)
     }
@@ -394,7 +392,6 @@ impl SlotTable {
                 let passage = match seen.stage {
                     MoveStage::Comes => Passage::NotYet,
                     _ if self.at_once.has(*slot) => Passage::AtOnce,
-                    _ if seen.may_be_late() => Passage::Late,
                     _ => Passage::BySteps,
                 };
                 asked.entry((other, passage)).or_default().insert(*slot);

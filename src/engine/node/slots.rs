@@ -22,8 +22,7 @@ use super::lengths::Lengths;
 use super::pauses::Pauses;
 use super::recovery::{has_jumped, jump};
 use super::shares::{
-    Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns, Sure,
-    question_number,
+    Footing, MoveAtOnce, Question, Shares, SlotAnswer, SlotRuns, Sure, question_number,
 };
 use super::slot_move::Coming;
 use super::slot_set::{all, runs};
@@ -84,6 +83,9 @@ pub struct Slots {
     had_company: bool,
     /// Slots have come at once since the last survey began, so it may not see locks there.
     pub(super) hides_locks: bool,
+    /// The slots in which locks were deleted since the last look, and not moved, while their leases
+    /// stood.
+    pub(super) deleted: BTreeSet<u16>,
 }
 
 impl Slots {
@@ -107,6 +109,7 @@ impl Slots {
             owes_wait: was_promoted,
             had_company,
             hides_locks: false,
+            deleted: BTreeSet::new(),
         }
     }
 
@@ -119,7 +122,7 @@ impl Slots {
     fn see(&mut self, shares: &Shares, has_jumped: bool, now: Instant) -> bool {
         self.pauses.look(shares, now);
         self.owes_wait |= self.table.looked_at().is_none() && !shares.own.is_empty();
-        self.table.look(shares, now);
+        self.table.look(shares, &std::mem::take(&mut self.deleted), now);
         self.company.look(shares, (self.table.others(), has_jumped), now);
         self.epoch.look(shares, now);
         // With its epoch it wins back what others took while it was down. In a new Cluster, servers
@@ -242,7 +245,7 @@ impl Slots {
 
     /// These slots by whether this node may still decide there, or might: those where it may not,
     /// and since when at the longest; the others, and for how long at the least.
-    fn by_confirmation(&self, slots: &SlotRuns, now: Instant) -> [(Sure, SlotRuns); 2] {
+    pub(super) fn by_confirmation(&self, slots: &SlotRuns, now: Instant) -> [(Sure, SlotRuns); 2] {
         let ends_at = |slot: &u16| self.confirmations.ends_at(*slot, now);
         let (over, sure): (BTreeSet<u16>, BTreeSet<u16>) =
             all(slots).partition(|slot| ends_at(slot) <= now);
@@ -350,13 +353,6 @@ impl Node {
         }
     }
 
-    /// Notes that leases are gone here that end no later than this.
-    pub(super) fn are_gone(&mut self, until: Instant) {
-        if let Some(slots) = &mut self.slots {
-            slots.gone_until = slots.gone_until.max(until);
-        }
-    }
-
     /// Whether the node needs to look at slots at all.
     #[inline]
     pub fn is_in_cluster(&self) -> bool {
@@ -407,37 +403,6 @@ impl Node {
         if let Some(slots) = &mut self.slots {
             slots.table.hear(name, footing, now);
         }
-    }
-
-    /// Takes another master's question about slots, just after the node has looked at its own.
-    /// Returns the answers, up to four, if it can speak for any of the slots. `has_locks`: whether
-    /// this node has keys in a slot, of those that are [not its own](Node::not_own).
-    pub fn asked(
-        &mut self,
-        name: &[u8],
-        (slots, passage): (&SlotRuns, Passage),
-        (now, max_ttl): (Instant, Millis),
-        has_locks: impl FnMut(u16) -> bool,
-    ) -> Vec<SlotAnswer> {
-        let footing = self.footing(now, max_ttl);
-        let left_behind = Footing { floor: self.promises.highest(), ..footing };
-        let held = now.until(self.longest_until());
-        let Some(own) = &mut self.slots else { return Vec::new() };
-        let Some(up) = own.table.looked_at().map(|at| at.until(now)) else { return Vec::new() };
-        let [moved, left] = own.table.asked(name, (slots, passage), now, has_locks);
-        let answers = |slots: SlotRuns, footing, held| {
-            let by_end = own.by_confirmation(&slots, now);
-            by_end.map(|(sure, slots)| SlotAnswer { footing, up, held, sure, slots })
-        };
-        // The last one is also the node's report.
-        let all = [answers(left, left_behind, held), answers(moved, footing, Millis::ZERO)];
-        all.into_iter().flatten().filter(|answer| !answer.slots.is_empty()).collect()
-    }
-
-    /// Those of these slots that other masters have, or nobody.
-    pub fn not_own(&self, slots: &SlotRuns) -> Vec<u16> {
-        let is_own = |slot: &u16| self.slots.as_ref().is_some_and(|own| own.table.own().has(*slot));
-        all(slots).map(|slot| slot % SLOTS).filter(|slot| !is_own(slot)).collect()
     }
 
     /// Takes another master's answer to the question with this number.
@@ -601,7 +566,7 @@ mod tests {
     use super::super::SUPPORT;
     use super::super::authority::with_drift;
     use super::super::electorate::Elector;
-    use super::super::shares::{ConfirmQuestion, Confirmation};
+    use super::super::shares::{ConfirmQuestion, Confirmation, Passage};
     use super::*;
     use crate::engine::{Claim, Electorate, HeldCount, Lock, Mode, Token, UnixTime};
 
@@ -1603,7 +1568,7 @@ mod tests {
         other.sees(&Shares { own: vec![(0, 2), (4, 9)], ..shares(&[]) }, at(200));
         let theirs = Shares { others: vec![(b"bb".to_vec(), vec![(3, 3)])], ..Shares::default() };
         other.sees(&Shares { own: vec![(0, 2), (4, 9)], ..theirs }, at(300));
-        assert_eq!(other.not_own(&vec![(2, 3)]), [3]);
+        assert_eq!(other.not_settled(&vec![(2, 3)]), [3]);
         for (has_locks, held) in [(false, 0), (true, 6_700)] {
             let answers =
                 other.asked(b"bb", (&vec![(3, 3)], Passage::BySteps), (at(400), LONGEST), |_| {
@@ -1828,41 +1793,51 @@ mod tests {
         assert!(node.decides_in(5, (at(600), LONGEST)));
     }
 
-    /// Regressions: a master that had hung took a slot by an old command, after a move that its
-    /// former master had called off before a crash, had never seen, or that a third one had had.
+    /// Regressions: a master that had hung, or was told late, took a slot by an old command, after
+    /// a move that its former master had called off: before a crash, or before the slot had gone
+    /// to another and come back; or that this one had never seen, because it was a replica then.
     #[test]
-    fn of_a_slot_that_was_long_on_its_way_the_other_master_must_have_seen_it_leave() {
-        let taken = |sees_it_leave: bool| {
+    fn who_loses_a_slot_with_locks_in_it_says_so() {
+        let asked = |node: &mut Node, now, has_locks| {
+            let question = (&vec![(9, 9)], Passage::BySteps);
+            let answers = node.asked(b"bb", question, (at(now), LONGEST), |_| has_locks);
+            answers.first().map(|answer| !answer.held.is_zero())
+        };
+        let granting = || {
             let (mut node, mut lock) = (node(), Lock::default());
             assert!(node.acquire(&mut lock, claim(), b"", at(50)).is_ok());
-            if sees_it_leave {
-                node.sees(&leaving(9, b"bb"), at(100));
-            }
-            node.sees(&given(), at(200));
-            [Passage::BySteps, Passage::Late].map(|passage| {
-                let settings = (at(300), LONGEST);
-                let answers = node.asked(b"bb", (&vec![(9, 9)], passage), settings, |_| false);
-                answers[0].held.is_zero()
-            })
+            node
         };
-        assert_eq!([taken(true), taken(false)], [[true, true], [true, false]]);
-        // Who asks says how long that took, by its looks.
-        let passage = |comes_at: Option<u64>, came_at: u64| {
-            let mut node = node();
-            for now in (100..came_at).step_by(200).filter(|now| comes_at.is_none_or(|at| *now < at))
-            {
-                node.sees(&shares(&[]), at(now));
+        for sees_it_leave in [false, true] {
+            let [mut moved, mut lost, mut released] = [(); 3].map(|()| granting());
+            for node in [&mut moved, &mut lost, &mut released] {
+                if sees_it_leave {
+                    node.sees(&leaving(9, b"bb"), at(100));
+                    let said = [true, false].map(|has_locks| asked(node, 150, has_locks));
+                    assert_eq!(said, [None, Some(false)], "it has not heard that it lost them");
+                }
             }
-            comes_at.iter().for_each(|now| node.sees(&coming(12), at(*now)));
-            node.sees(&shares(&[12]), at(came_at));
-            node.questions(at(came_at))[0].passage
-        };
-        assert_eq!(passage(None, 3_000), Passage::BySteps);
-        assert_eq!(passage(Some(2_300), 3_000), Passage::BySteps);
-        assert_eq!(passage(Some(1_900), 3_000), Passage::Late);
-        let mut hung = node();
-        hung.sees(&shares(&[12]), at(3_000));
-        assert_eq!(hung.questions(at(3_000))[0].passage, Passage::Late, "it has hung");
+            released.deleted_in(9);
+            released.sees(&leaving(9, b"bb"), at(160));
+            lost.deleted_in(9);
+            let after = [moved, lost, released].map(|mut node| {
+                node.sees(&given(), at(200));
+                asked(&mut node, 300, false)
+            });
+            assert_eq!(after, [Some(false), Some(true), Some(false)]);
+        }
+    }
+
+    #[test]
+    fn a_replica_says_that_the_locks_of_its_last_slots_have_not_moved() {
+        let (mut node, mut lock) = (node(), Lock::default());
+        assert!(node.acquire(&mut lock, claim(), b"", at(50)).is_ok());
+        node.deleted_in_all_slots();
+        let theirs = vec![(b"bb".to_vec(), vec![(0, 19)])];
+        node.sees(&Shares { others: theirs, ..Shares::default() }, at(200));
+        let question = (&vec![(9, 9)], Passage::BySteps);
+        let answers = node.asked(b"bb", question, (at(300), LONGEST), |_| false);
+        assert!(!answers[0].held.is_zero());
     }
 
     /// Regressions: a move at once failed at the old master, which went on granting, and succeeded
@@ -1928,8 +1903,8 @@ mod tests {
         gone(&mut node, b"bb", 900);
         assert_eq!(left(&mut node, 900), ["some", "some"]);
 
-        // Regressions: it was called off before a start, while the node doubted its slots, or
-        // before the next move began.
+        // Regressions: it was called off before a start; and who calls a move by steps off doubts,
+        // so that it asks after a crash too.
         let memory = ClusterMemory { called_off: vec![(5, 5)], ..ClusterMemory::default() };
         let mut node = Node::new();
         node.join_cluster(BOOT, memory, at(0));
@@ -1937,30 +1912,10 @@ mod tests {
         gone(&mut node, b"bb", 700);
         node.are_gone(at(9_000));
         assert_eq!(left(&mut node, 700), ["some", "some"]);
-        for doubts in [false, true] {
-            let mut node = granting();
-            node.sees(&leaving(5, b"bb"), at(700));
-            if doubts {
-                node.slots.as_mut().unwrap().table.doubt(vec![5], at(700));
-            }
-            assert!(!doubts || !decides(&node, 5));
-            node.sees(&shares(&[]), at(800));
-            let called_off = vec![Change::CalledOff(vec![(5, 5)])];
-            let mut news = node.news_of_slots(at(800));
-            // Regression: after a crash before the other one had answered, it asked nobody.
-            assert!(doubts || news.contains(&Change::Doubts(true)));
-            news.retain(|change| matches!(change, Change::CalledOff(_)));
-            assert_eq!(news, called_off);
-            let known = answer(0, 0, vec![(5, 5)]);
-            node.answered(b"bb", number(800), &known, at(800));
-            let clocks = Clocks { now: at(800), wall: UnixTime::from_millis(WALL) };
-            let reckless = Caution { quarantine: false, ..CAUTION };
-            assert!(matches!(node.come(5, clocks, (LONGEST, reckless)), Ok(Came::Decides(_))));
-            node.sees(&leaving(5, b"bb"), at(900));
-            assert_eq!(left(&mut node, 900)[0], "some", "it has not heard that it is lost");
-            node.sees(&at_master(b"bb"), at(1_000));
-            assert_eq!(left(&mut node, 1_000)[0], "some");
-        }
+        let mut node = granting();
+        node.sees(&leaving(5, b"bb"), at(700));
+        node.sees(&shares(&[]), at(800));
+        assert!(node.news_of_slots(at(800)).contains(&Change::Doubts(true)));
 
         let mut node = granting();
         node.move_at_once(MoveAtOnce::HasLeft, &vec![(5, 5)], Some(b"cc"));
@@ -2056,26 +2011,6 @@ mod tests {
         node.raised_epoch(true);
         assert!(!node.owes_epoch(at(400)));
         assert!(matches!(come(&mut node, 12, 9_000), Came::Decides(_)));
-    }
-
-    /// Regression: the new master took the slot when it went on, by a command of the move that had
-    /// been called off.
-    #[test]
-    fn a_slot_that_goes_late_to_where_it_was_on_its_way_once_may_leave_locks() {
-        let mut node = joined();
-        node.sees(&shares(&[]), at(100));
-        node.sees(&leaving(5, b"bb"), at(200));
-        node.sees(&shares(&[]), at(300));
-        node.answered(b"bb", number(300), &answer(0, 0, vec![(5, 5)]), at(300));
-        assert!(matches!(come(&mut node, 5, 300), Came::Decides(_)));
-        let mut lock = Lock::default();
-        assert!(node.acquire(&mut lock, claim(), b"", at(600)).is_ok());
-        let theirs = vec![(b"bb".to_vec(), vec![(5, 5), (10, 19)])];
-        let lost = Shares { own: vec![(0, 4), (6, 9)], others: theirs, ..Shares::default() };
-        node.sees(&lost, at(700));
-        let asked = (&vec![(5, 5)], Passage::BySteps);
-        let answers = node.asked(b"bb", asked, (at(700), LONGEST), |_| false);
-        assert!(!answers[0].held.is_zero());
     }
 
     /// Regressions: a master that had joined after another died got slots of that one, of which it

@@ -37,6 +37,16 @@ impl Context<'_> {
         }
     }
 
+    /// Whether this server has any key, in any database.
+    pub(in crate::module) fn has_keys(&mut self) -> bool {
+        let mut has_keys = false;
+        self.in_each_database(|context, _| {
+            // SAFETY: the context lasts as long as `context`.
+            has_keys |= unsafe { call!(RedisModule_DbSize(context.raw.as_ptr())) } > 0;
+        });
+        has_keys
+    }
+
     /// Whether this server has keys in a slot, in any database: Valkey 9 may have several in a
     /// Cluster. (`CLUSTER COUNTKEYSINSLOT`, which Redis 8.4 and later answer with 0 for a slot that
     /// is not the server's own.)

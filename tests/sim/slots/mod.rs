@@ -83,6 +83,8 @@ enum Broken {
     WaitsForNobody,
     /// A master decides whether others confirm its slots or not.
     AsksNobody,
+    /// A master does not notice that locks are deleted as it loses their slot.
+    ForgetsWhatWasDeleted,
     /// No server hears how long leases of other masters may stand.
     ForgetsLengths,
 }
@@ -178,6 +180,8 @@ struct Master {
     /// It holds back writes until then, and hands this slot over to this master at once.
     holds_until: Instant,
     hands_over: Option<(u16, usize)>,
+    /// Those that it was to hand over at once since it has had them.
+    at_once: BTreeSet<u16>,
     hangs_until: Instant,
     /// When it reads its messages again after it has hung.
     reads_from: Instant,
@@ -226,6 +230,10 @@ enum Mail {
         keys: Vec<(usize, Vec<u8>)>,
         /// The source gives the move up then.
         until: Instant,
+    },
+    /// The end of a move, from an operator who has given that up.
+    Assign {
+        slot: u16,
     },
     /// A key that its former master has given up sending.
     Restore {
@@ -309,6 +317,7 @@ struct Counts {
     moved_at_once: u64,
     taken_late: u64,
     called_off: u64,
+    assigned_late: u64,
     taken_from_the_dead: u64,
     all_taken: u64,
     found: u64,
@@ -445,6 +454,7 @@ impl Cluster {
                 migrating: BTreeMap::new(),
                 holds_until: now,
                 hands_over: None,
+                at_once: BTreeSet::new(),
                 hangs_until: now,
                 reads_from: now,
                 is_to_start_at: None,
@@ -702,7 +712,7 @@ impl Counts {
         }
     }
 
-    fn all_mut(&mut self) -> [(&'static str, &mut u64); 21] {
+    fn all_mut(&mut self) -> [(&'static str, &mut u64); 22] {
         [
             ("grants", &mut self.grants),
             ("grants on the way", &mut self.grants_on_the_way),
@@ -711,6 +721,7 @@ impl Counts {
             ("moved at once", &mut self.moved_at_once),
             ("taken late", &mut self.taken_late),
             ("called off", &mut self.called_off),
+            ("assigned late", &mut self.assigned_late),
             ("taken from the dead", &mut self.taken_from_the_dead),
             ("all taken", &mut self.all_taken),
             ("found", &mut self.found),
@@ -790,6 +801,11 @@ fn a_report_that_counts_as_an_answer_is_caught() {
 #[test]
 fn a_master_that_does_not_tell_which_leases_stay_is_caught() {
     must_be_caught(Broken::HidesWhatStays, OVERLAP);
+}
+
+#[test]
+fn a_master_that_does_not_notice_what_is_deleted_with_a_slot_is_caught() {
+    must_be_caught(Broken::ForgetsWhatWasDeleted, OVERLAP);
 }
 
 #[test]

@@ -58,6 +58,7 @@ impl Cluster {
             self.masters[to].node.engine.move_at_once(MoveAtOnce::Comes, &runs([slot]), None);
         }
         let master = &mut self.masters[from];
+        master.at_once.insert(slot);
         (master.hands_over, master.holds_until) = (Some((slot, to)), until);
         master.node.engine.move_at_once(MoveAtOnce::Leaves, &runs([slot]), None);
         self.keep_news(from);
@@ -172,6 +173,12 @@ impl Cluster {
         if step != Step::Add && !self.masters[at].node.is_master() {
             // Refused, and none of its moves is open any more.
             return Some(if step <= Step::Assign { Step::StableAtSource } else { Step::Done });
+        }
+        let may_be_late = step == Step::Assign && self.plan.faults > 0 && self.is_up(to);
+        if may_be_late && self.chance(if self.is_able(to) { 10 } else { 30 }) {
+            self.note(from, &format!("operator: {one:?}, and gives it up"));
+            self.send(to, to, Mail::Assign { slot });
+            return Some(Step::StableAtSource);
         }
         // Its module looks at its slots a tenth of a second after its start.
         if !self.is_able(at) || !self.masters[at].has_looked {

@@ -28,7 +28,11 @@ impl Cluster {
         let last = self.mail.iter().filter(is_before).map(|letter| letter.due).max();
         let longest = if is_text(&mail) { self.plan.delay_ms } else { 150 };
         let due = now + self.millis(1, self.plan.delay_ms.min(longest));
-        let due = last.map_or(due, |last| last.max(due));
+        let due = match mail {
+            // On a connection of its own.
+            Mail::Assign { .. } => now + self.millis(500, 8_000),
+            _ => last.map_or(due, |last| last.max(due)),
+        };
         let is_silent = self.plan.are_epochs_silent && is_text(&mail);
         let master = &self.masters[from];
         let epochs = (!is_silent).then_some((master.epochs[from], master.current_epoch));
@@ -98,6 +102,16 @@ impl Cluster {
             }
             Mail::Acquire { name, ttl, sent_at } => self.try_at(to, name, ttl, sent_at),
             Mail::TakeOver { slot, keys, until } => self.take_over((from, to), slot, keys, until),
+            Mail::Assign { slot } => {
+                self.note(to, &format!("is told late that it has slot {slot}"));
+                self.counts.assigned_late += 1;
+                if self.masters[to].importing.contains_key(&slot) {
+                    self.assign(slot, to);
+                } else {
+                    self.masters[to].take(slot, to);
+                    self.announce(to);
+                }
+            }
             Mail::Restore { name, bytes } => {
                 let slot = slot_of(NAMES[name]);
                 if self.masters[to].importing.contains_key(&slot) {
@@ -150,7 +164,16 @@ impl Cluster {
     pub(super) fn delete_keys(&mut self, at: usize, slot: u16) {
         for name in NAMES.into_iter().filter(|name| slot_of(name) == slot) {
             self.note(at, &format!("deletes {} with its slot", name.escape_ascii()));
-            self.counts.deleted += u64::from(self.masters[at].node.locks.contains_key(name));
+            let node = &mut self.masters[at].node;
+            let (lock, now) = (node.locks.get(name), node.clocks().now);
+            self.counts.deleted += u64::from(lock.is_some());
+            let stands = lock.is_some_and(|lock| now <= lock.until());
+            // Redis says nothing of what it deletes after a move at once.
+            let is_told = self.plan.are_epochs_silent || !self.masters[at].at_once.contains(&slot);
+            let node = &mut self.masters[at].node;
+            if stands && is_told && self.plan.broken != Broken::ForgetsWhatWasDeleted {
+                node.engine.deleted_in(slot);
+            }
             self.masters[at].node.delete(name);
         }
     }
@@ -475,6 +498,7 @@ impl Master {
 
     pub(super) fn take(&mut self, slot: u16, own: usize) {
         self.owners.insert(slot, own);
+        self.at_once.remove(&slot);
         self.importing.remove(&slot);
         self.waits_in.remove(&slot);
     }

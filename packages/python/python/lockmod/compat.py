@@ -22,8 +22,8 @@ What differs, by design:
 - Waiters stand in line instead of polling, so `sleep` is not used. If no quorum of nodes can be
   reached, `acquire` raises `ConnectionError` at once, as in redis-py, or after 2 to 2.5 s if they
   are silent. A node that refused a connection is tried again after 10 ms to half a second; until
-  then it counts as one that does. If the nodes are lost later, while another holds the lock, the wait
-  goes on until they are back, and raises only at its end. It also waits while nodes are in
+  then it counts as one that does. If the nodes are lost later, while another holds the lock, the
+  wait goes on until they are back, and raises only at its end. It also waits while nodes are in
   quarantine after a restart.
 - After `gevent.monkey.patch_all()` a `Lock` polls, with `sleep` between its tries, because a waiter
   in line would stop all greenlets, the holder too. Each call still stops them until the nodes have
@@ -486,9 +486,9 @@ class Lock(_Base):
         """True once the lock is acquired, False if it was not in time.
 
         Raises `ConnectionError` at once if no quorum of nodes can be reached, or after 2 to 2.5 s
-        if they are silent. While another holds the lock, or nodes are in quarantine, this waits, also for
-        nodes that are lost meanwhile, until `blocking_timeout` is over; without one, for as long as
-        it takes.
+        if they are silent. While another holds the lock, or nodes are in quarantine, this waits,
+        also for nodes that are lost meanwhile, until `blocking_timeout` is over; without one, for
+        as long as it takes.
         """
         pause = sleep or self.sleep or 0.1 if is_gevent() else None
         tries = self._tries(blocking, blocking_timeout, token, pause)
@@ -567,9 +567,9 @@ class AsyncLock(_Base):
         """True once the lock is acquired, False if it was not in time.
 
         Raises `ConnectionError` at once if no quorum of nodes can be reached, or after 2 to 2.5 s
-        if they are silent. While another holds the lock, or nodes are in quarantine, this waits, also for
-        nodes that are lost meanwhile, until `blocking_timeout` is over; without one, for as long as
-        it takes.
+        if they are silent. While another holds the lock, or nodes are in quarantine, this waits,
+        also for nodes that are lost meanwhile, until `blocking_timeout` is over; without one, for
+        as long as it takes.
         """
         tries = self._tries(blocking, blocking_timeout, token)
         while True:

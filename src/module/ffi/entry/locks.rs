@@ -9,6 +9,7 @@ use crate::engine::Lock;
 use crate::module::ffi::values::{free, give_with_lease, set_lock_type};
 use crate::module::ffi::{InServer, call, guard, guard_in_server, slice};
 use crate::module::{datatype, waiters};
+use crate::wire::slots::slot_of;
 use crate::wire::spec::c_names;
 
 /// What `TYPE` returns, and the nine characters that identify the type in a data set.
@@ -161,7 +162,9 @@ unsafe extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c
         // SAFETY: the server passes a value of this type, which was boxed, so it may be written to.
         // No other reference to it exists: no key is open while the server deletes one.
         if let Some(lock) = unsafe { value.cast_mut().cast::<Lock>().as_mut() } {
-            datatype::unlinked(server, lock);
+            // SAFETY: as the server passed it.
+            let name = || unsafe { key_of(key) }.map(|(_, name)| slot_of(name));
+            datatype::unlinked(server, lock, name);
         }
         if waiters::any(server) {
             // SAFETY: as the server passed it.
