@@ -105,7 +105,7 @@ pub(super) fn unlinked(server: InServer<'_>, lock: &mut Lock, slot: impl FnOnce(
     process::with(server, |process| {
         if let Some(slot) = slot
             && !process.saved.take(lock)
-            && clock::now() <= lock.until()
+            && lock.is_held(clock::now())
         {
             process.node.deleted_in(slot);
         }

@@ -232,6 +232,30 @@ fn a_slot_without_locks_brings_the_floor_of_its_node() {
     }
 }
 
+/// Regression: the server of the old master deleted the lock as it heard that the slot was gone, and
+/// the new one granted it at once. So it was after each old command that was carried out late.
+#[test]
+fn a_slot_that_is_taken_by_force_waits_for_the_leases_that_were_deleted_there() {
+    let pair = Pair::start();
+    let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
+    let (from_id, to_id) = (ask(from, "CLUSTER MYID"), ask(to, "CLUSTER MYID"));
+    for (name, is_held) in [("free", false), ("res", true)] {
+        assert!(fence(from, &format!("LOCK.ACQUIRE {name} A 60000")) > 0);
+        if !is_held {
+            assert_eq!(ask(from, &format!("LOCK.RELEASE {name} A")), "1");
+        }
+        let slot = ask(from, &format!("CLUSTER KEYSLOT {name}"));
+        // With a move the server tells the others at once.
+        for step in [format!("IMPORTING {from_id}"), format!("NODE {to_id}")] {
+            assert_eq!(ask(to, &format!("CLUSTER SETSLOT {slot} {step}")), "OK");
+        }
+        let is_lost = || ask(from, &format!("LOCK.INFO {name}")).starts_with("MOVED ");
+        wait_until("the old master has heard of it", is_lost);
+        let text = ask_when_heard(to, &format!("LOCK.ACQUIRE {name} B 100"));
+        assert_eq!(is_quarantine(&text), is_held, "{name}: {text}");
+    }
+}
+
 /// Leases that it may have forgotten still stand, whichever node has the slot.
 #[test]
 fn who_gets_a_slot_from_a_node_that_waits_does_so_too() {

@@ -167,7 +167,7 @@ impl Cluster {
             let node = &mut self.masters[at].node;
             let (lock, now) = (node.locks.get(name), node.clocks().now);
             self.counts.deleted += u64::from(lock.is_some());
-            let stands = lock.is_some_and(|lock| now <= lock.until());
+            let stands = lock.is_some_and(|lock| lock.is_held(now));
             // Redis says nothing of what it deletes after a move at once.
             let is_told = self.plan.are_epochs_silent || !self.masters[at].at_once.contains(&slot);
             let node = &mut self.masters[at].node;
