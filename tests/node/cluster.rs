@@ -232,8 +232,8 @@ fn a_slot_without_locks_brings_the_floor_of_its_node() {
     }
 }
 
-/// Regression: the server of the old master deleted the lock as it heard that the slot was gone, and
-/// the new one granted it at once. So it was after each old command that was carried out late.
+/// Regression: the server of the old master deleted the lock as it heard that the slot was gone,
+/// and the new one granted it at once. So it was after each old command that was carried out late.
 #[test]
 fn a_slot_that_is_taken_by_force_waits_for_the_leases_that_were_deleted_there() {
     let pair = Pair::start();
