@@ -98,17 +98,25 @@ pub(super) fn rewrite(server: InServer<'_>, lock: &Lock) -> Vec<Restated> {
 /// renamed. A renamed lock goes on under another name. The server does not call this for the locks
 /// of a database that is flushed or swapped: `events.rs` does what is needed for all of them.
 ///
-/// `slot`: that of its name.
-pub(super) fn unlinked(server: InServer<'_>, lock: &mut Lock, slot: impl FnOnce() -> Option<u16>) {
-    let is_in_cluster = process::with(server, |process| process.node.is_in_cluster());
-    let slot = if is_in_cluster { slot() } else { None };
-    process::with(server, |process| {
-        if let Some(slot) = slot
-            && !process.saved.take(lock)
-            && lock.is_held(clock::now())
+/// `slot`: that of its name. `is_own`: whether the server has that slot. `MIGRATE` deletes what it
+/// has saved while the slot is still this server's; other locks that were saved lately are deleted
+/// once it is not.
+pub(super) fn unlinked(
+    server: InServer<'_>,
+    lock: &mut Lock,
+    slot: impl FnOnce() -> Option<u16>,
+    is_own: impl FnOnce(u16) -> bool,
+) {
+    if process::with(server, |process| process.node.is_in_cluster()) {
+        let was_saved = process::with(server, |process| process.saved.take(lock));
+        if lock.is_held(clock::now())
+            && let Some(slot) = slot()
+            && !(was_saved && is_own(slot))
         {
-            process.node.deleted_in(slot);
+            process::with(server, |process| process.node.deleted_in(slot));
         }
+    }
+    process::with(server, |process| {
         if lock.has_unnoted_lease() {
             process.node.note_lapses(lock, clock::now());
         }

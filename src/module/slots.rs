@@ -315,15 +315,19 @@ pub(super) fn look(context: &mut Context<'_>) {
 }
 
 /// Handles that the server is a replica by now, and has lost all slots. It has not deleted the
-/// locks in them, and will do so as it takes over the data of its new master.
+/// locks in them, and will do so as it takes over the data of its new master. (The next look shows
+/// that they are lost. It is not made here: Valkey reports the end of a move at once after this.)
 pub(super) fn demoted(context: &mut Context<'_>) {
     let server = context.in_server();
-    if process::with(server, |process| process.node.has_looked()) {
-        if context.has_keys() {
-            process::with(server, |process| process.node.deleted_in_all_slots());
-        }
-        look(context);
+    if process::with(server, |process| process.node.has_looked()) && context.has_keys() {
+        process::with(server, |process| process.node.deleted_in_all_slots());
     }
+}
+
+/// Whether the server has this slot now.
+pub(super) fn is_own(context: &mut Context<'_>, slot: u16) -> bool {
+    let own = context.cluster_nodes().map(|text| read_shares(&text).own).unwrap_or_default();
+    own.iter().any(|(first, last)| (*first..=*last).contains(&slot))
 }
 
 /// Notes what `CLUSTER NODES` says.

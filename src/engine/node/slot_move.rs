@@ -217,7 +217,9 @@ impl Move {
         if self.stage == MoveStage::Leaves {
             return Coming::Knows(Fence::ZERO);
         }
-        let fresh = told.filter(|(at, _)| now <= at.after(FRESH));
+        // Who has answered that leases stand there may be a replica by now, and report no more.
+        let is_over = self.stage == MoveStage::Came && self.held_until.is_some();
+        let fresh = told.filter(|(at, _)| now <= at.after(FRESH) || is_over);
         let floor = told.map_or(self.floor, |(_, told)| self.floor.max(told.floor));
         if !self.is_answered(now) && self.is_open(now) {
             return Coming::Asks;

@@ -187,10 +187,10 @@ impl SlotTable {
     fn see_gone(&mut self, lost: &[u16]) {
         for &slot in lost {
             let place = usize::from(self.former[usize::from(slot)]).checked_sub(1);
-            let to = self.gone.remove(&slot);
-            if let (Some(place), Some(to)) = (place, to)
-                && to.is_none_or(|to| to == place)
-            {
+            let Some(to) = self.gone.remove(&slot) else { continue };
+            // Its server does not say which locks it deletes.
+            self.behind.insert(slot);
+            if let Some(place) = place.filter(|place| to.is_none_or(|to| to == *place)) {
                 self.handed.insert(slot, (place, Passage::AtOnce));
             }
         }

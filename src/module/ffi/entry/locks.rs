@@ -7,8 +7,9 @@ use redis_module::raw;
 
 use crate::engine::Lock;
 use crate::module::ffi::values::{free, give_with_lease, set_lock_type};
-use crate::module::ffi::{InServer, call, guard, guard_in_server, slice};
-use crate::module::{datatype, waiters};
+use crate::module::ffi::waiting::detached;
+use crate::module::ffi::{Context, InServer, call, guard, guard_in_server, slice};
+use crate::module::{datatype, slots, waiters};
 use crate::wire::slots::slot_of;
 use crate::wire::spec::c_names;
 
@@ -164,7 +165,14 @@ unsafe extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c
         if let Some(lock) = unsafe { value.cast_mut().cast::<Lock>().as_mut() } {
             // SAFETY: as the server passed it.
             let name = || unsafe { key_of(key) }.map(|(_, name)| slot_of(name));
-            datatype::unlinked(server, lock, name);
+            let is_own = |slot| {
+                let mut is_own = false;
+                let look = |context: &mut Context<'_>| is_own = slots::is_own(context, slot);
+                // SAFETY: the module's own context lasts, and no key is open.
+                unsafe { Context::enter(detached(), "a look at a slot", look) };
+                is_own
+            };
+            datatype::unlinked(server, lock, name, is_own);
         }
         if waiters::any(server) {
             // SAFETY: as the server passed it.
