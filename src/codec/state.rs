@@ -13,9 +13,9 @@ use crate::engine::{
 };
 
 /// The newest version of a state file that this build reads. It writes it for a server of a Cluster
-/// where a move of a slot was called off; before, version 8 for one that knows how long leases may
-/// be; before that, version 5 or 4, with doubts or without; version 3 for another node that rests
-/// on replicas, and version 2 for all others. Older builds can read these.
+/// where a move of a slot at once has failed; before, version 8 for one that knows how long leases
+/// may be; before that, version 5 or 4, with doubts or without; version 3 for another node that
+/// rests on replicas, and version 2 for all others. Older builds can read these.
 pub const STATE_VERSION: u8 = 9;
 const WITHOUT_CALLED_OFF: u8 = 8;
 const WITH_LENGTHS_OF_MASTERS: u8 = 7;
@@ -249,7 +249,7 @@ impl StateV8 {
         StateV8 { state, lengths, gone_until_boot_ms: memory.gone_until.map(Instant::as_millis) }
     }
 
-    /// Version 8 did not record which moves were called off.
+    /// Version 8 did not record which moves at once have failed.
     fn upgrade(self) -> StateV9 {
         StateV9 { state: self, called_off: Vec::new() }
     }

@@ -16,8 +16,8 @@ pub struct ClusterMemory {
     /// After a clean stop: no lease that the master granted, or had, ends later. `None` while the
     /// server runs.
     pub gone_until: Option<Instant>,
-    /// Slots whose move to another master was called off, or has failed: that one may take them
-    /// late.
+    /// Slots whose move to another master at once has failed, or is under way: that one may take
+    /// them late.
     pub called_off: SlotRuns,
 }
 
