@@ -315,7 +315,8 @@ pub(super) fn look(context: &mut Context<'_>) {
 }
 
 /// Handles that the server is a replica by now, and has lost all slots. It has not deleted the
-/// locks in them, and will do so as it takes over the data of its new master. (The next look shows
+/// locks in them, and will do so as it takes over the data of its new master. Keys that are left
+/// may be of any of them. (The next look shows
 /// that they are lost. It is not made here: Valkey reports the end of a move at once after this.)
 pub(super) fn demoted(context: &mut Context<'_>) {
     let server = context.in_server();

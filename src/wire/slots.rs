@@ -116,7 +116,7 @@ pub enum SlotMessage {
     /// A report to all: `lockmod floor left`.
     Report(Footing),
     /// To the other master of these slots, which must know of the move before the sender decides
-    /// there: `lockmod ask number first-last ...`, while they are on their way; `ask-came`
+    /// there: `lockmod ask number first-last ...`, while they are on their way; `ask-left`
     /// and `ask-at-once` when they have come.
     Question {
         /// Tells the sender when it asked.
@@ -340,7 +340,7 @@ const GONE: &str = "gone";
 const fn ask(passage: Passage) -> &'static str {
     match passage {
         Passage::NotYet => "ask",
-        Passage::BySteps => "ask-came",
+        Passage::BySteps => "ask-left",
         Passage::AtOnce => "ask-at-once",
     }
 }

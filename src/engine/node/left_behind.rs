@@ -14,9 +14,10 @@ impl Node {
     }
 
     /// Notes that a lock in this slot was deleted, and not moved, while its lease stood. If the
-    /// next look shows that the slot is lost, it was deleted with that.
+    /// last look has shown that the slot is lost, or the next one does, it was deleted with that.
     pub fn deleted_in(&mut self, slot: u16) {
         if let Some(slots) = &mut self.slots {
+            slots.table.deleted_in(slot);
             slots.deleted.insert(slot);
         }
     }

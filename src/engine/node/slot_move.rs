@@ -171,9 +171,13 @@ impl Move {
         if !counts || self.answered > Some(at) {
             return;
         }
+        let is_held = !answer.held.is_zero();
+        let held_until = is_held.then(|| now.after(with_drift(answer.held)));
         if !self.is_answered(now) {
-            let is_held = !answer.held.is_zero();
-            self.held_until = is_held.then(|| now.after(with_drift(answer.held)));
+            self.held_until = held_until;
+        } else if self.stage == MoveStage::Comes {
+            // It has started again, for example.
+            self.held_until = self.held_until.max(held_until);
         }
         (self.answered, self.floor) = (Some(at), self.floor.max(answer.footing.floor));
         self.sure_until = self.sure_until.max(answer.sure.until(at));

@@ -15,9 +15,11 @@
 //! | `handed`   | it is lost while it leaves, or has gone        | it is lost again               |
 //! | `left`     | it no longer comes, and has not come; the      | it is its own, and does not    |
 //! |            | first look shows it leaving                    | leave; another loses it        |
-//! | `behind`   | it is lost, and locks were deleted there       | it is its own again            |
+//! | `behind`   | it is lost, and locks were deleted there, or   | it is its own again            |
+//! |            | it has left at once                            |                                |
 //! | `departs`  | the server says that it leaves at once         | it has left, or stays          |
-//! | `called_off` | the server says that it stays                | never                          |
+//! | `called_off` | the server says that it stays; the state     | never                          |
+//! |            | file has it                                    |                                |
 //! | `at_once`  | the server says that it comes; it stays        | it settles, is lost, or does   |
 //! |            | although disputed                              | not come and is not its own    |
 //! | `gone`     | the server says that it has left               | a look shows that              |
@@ -65,8 +67,8 @@ pub(super) struct SlotTable {
     /// Those of them that left for another master by a move that this node has seen: that master,
     /// which decided there too or has got all locks, and how.
     handed: BTreeMap<u16, (usize, Passage)>,
-    /// Those that this node has lost with locks in them, which its server has deleted: these have
-    /// not moved.
+    /// Those that this node has lost with locks in them, which its server has deleted, or that have
+    /// left at once: to who has them by steps, these locks have not moved.
     behind: SlotSet,
     /// Those that were to leave at once, and stayed: the other master may take them late. With the
     /// masters that they have come from since, which have nothing more to take.
@@ -180,6 +182,14 @@ impl SlotTable {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// A lock was deleted in this slot. Valkey reports the end of a move at once, which leads to a
+    /// look, before it deletes what is left in other slots that it has lost with the same message.
+    pub(super) fn deleted_in(&mut self, slot: u16) {
+        if self.given.has(slot) && !self.own.has(slot) {
+            self.behind.insert(slot);
         }
     }
 
