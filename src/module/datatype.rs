@@ -14,11 +14,6 @@ use crate::wire::slots::slot_of;
 
 /// The bytes of a lock in a data set or a dump.
 pub(super) fn save(server: InServer<'_>, lock: &Lock) -> Vec<u8> {
-    process::with(server, |process| {
-        if process.node.is_in_cluster() {
-            process.saved.note(lock);
-        }
-    });
     let (lock, floor, clocks) = as_saved(server, lock);
     codec::encode_lock(&lock, floor, clocks, clock::boot_id())
 }
@@ -98,23 +93,23 @@ pub(super) fn rewrite(server: InServer<'_>, lock: &Lock) -> Vec<Restated> {
 /// renamed. A renamed lock goes on under another name. The server does not call this for the locks
 /// of a database that is flushed or swapped: `events.rs` does what is needed for all of them.
 ///
-/// `slot`: that of its name. `is_own`: whether the server has that slot. `MIGRATE` deletes what it
-/// has saved while the slot is still this server's; other locks that were saved lately are deleted
-/// once it is not.
+/// `slot`: that of its name. `is_own`: whether the server has that slot, which takes time to ask.
+/// `MIGRATE` deletes what has moved while the slot is still this server's; when a server hears that
+/// it has lost a slot, it deletes what is left there afterwards.
 pub(super) fn unlinked(
     server: InServer<'_>,
     lock: &mut Lock,
     slot: impl FnOnce() -> Option<u16>,
     is_own: impl FnOnce(u16) -> bool,
 ) {
-    if process::with(server, |process| process.node.is_in_cluster()) {
-        let was_saved = process::with(server, |process| process.saved.take(lock));
-        if lock.is_held(clock::now())
-            && let Some(slot) = slot()
-            && !(was_saved && is_own(slot))
-        {
-            process::with(server, |process| process.node.deleted_in(slot));
-        }
+    if lock.is_held(clock::now())
+        && process::with(server, |process| process.node.is_in_cluster())
+        && ffi::server_flags(server).is_master()
+        && let Some(slot) = slot()
+        && process::with(server, |process| process.node.hears_of_deleted(slot))
+        && !is_own(slot)
+    {
+        process::with(server, |process| process.node.deleted_in(slot));
     }
     process::with(server, |process| {
         if lock.has_unnoted_lease() {

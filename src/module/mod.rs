@@ -17,7 +17,6 @@ mod info;
 mod process;
 mod replicas;
 mod replication;
-mod saved_locks;
 mod scan;
 mod slots;
 pub mod soundness;

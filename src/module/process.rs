@@ -12,7 +12,6 @@ use super::config;
 use super::delivery::Delivery;
 use super::ffi::waiting::Blocked;
 use super::ffi::{Guarded, InServer};
-use super::saved_locks::SavedLocks;
 use super::state_file::{Claimed, StateFile};
 use crate::codec::LoadedLock;
 use crate::engine::{
@@ -41,7 +40,6 @@ static PROCESS: Guarded<Process> = Guarded::new(Process {
     shares_at_load: None,
     slots_seen_at: Instant::from_millis(0),
     slots_sent_at: Instant::from_millis(0),
-    saved: SavedLocks::new(),
 });
 
 /// Everything that the module knows besides the locks.
@@ -89,8 +87,6 @@ pub(super) struct Process {
     pub(super) slots_seen_at: Instant,
     /// When questions or reports were last sent to the other masters.
     pub(super) slots_sent_at: Instant,
-    /// The locks that were saved since that look, in a Cluster.
-    pub(super) saved: SavedLocks,
 }
 
 /// Uses the state of the process. `work` must not call the server, which could call back.

@@ -316,8 +316,8 @@ pub(super) fn look(context: &mut Context<'_>) {
 
 /// Handles that the server is a replica by now, and has lost all slots. It has not deleted the
 /// locks in them, and will do so as it takes over the data of its new master. Keys that are left
-/// may be of any of them. (The next look shows
-/// that they are lost. It is not made here: Valkey reports the end of a move at once after this.)
+/// may be of any of them. (The next look shows that they are lost. It is not made here: Valkey
+/// reports the end of a move at once after this.)
 pub(super) fn demoted(context: &mut Context<'_>) {
     let server = context.in_server();
     if process::with(server, |process| process.node.has_looked()) && context.has_keys() {
@@ -342,10 +342,7 @@ fn see(context: &mut Context<'_>, text: &str) {
         shares.has_risen = earlier.epoch < shares.epoch;
     }
     let now = clock::now();
-    process::with(server, |process| {
-        process.node.see(&shares, now);
-        process.saved.clear();
-    });
+    process::with(server, |process| process.node.see(&shares, now));
     keep_news(context);
 }
 

@@ -223,8 +223,7 @@ fn a_slot_without_locks_brings_the_floor_of_its_node() {
         let before = fence(source, "LOCK.ACQUIRE res Z 60000");
         let raised = before + turn * 100_000_000;
         assert_eq!(ask(source, &format!("LOCK.FENCE res Z {raised}")), raised.to_string());
-        // A lock that is held is not deleted just before its slot moves: who gets that would wait.
-        ask_all(source, &[("LOCK.RELEASE res Z", "1"), ("DEL res", "1")]);
+        assert_eq!(ask(source, "DEL res"), "1");
         hand_over(from, to, "res");
         assert!(fence(target, "LOCK.ACQUIRE res B 60000") > raised);
         assert_eq!(ask(target, "LOCK.RELEASE res B"), "1");
@@ -721,7 +720,7 @@ fn after_a_move_that_is_called_off_fences_rise() {
         let pair = Pair::start();
         let from = &mut pair.from.connect();
         let before = fence(from, "LOCK.ACQUIRE res A 60000");
-        ask_all(from, &[("LOCK.RELEASE res A", "1"), ("DEL res", "1")]);
+        assert_eq!(ask(from, "DEL res"), "1");
         let moving = OnItsWay::start(pair, "res");
         assert!(ask(from, "LOCK.ACQUIRE res B 60000").starts_with("ASK "));
         let granted: u64 = moving.ask_target("LOCK.ACQUIRE res B 1000").parse().expect("a fence");

@@ -13,19 +13,25 @@ impl Node {
         }
     }
 
-    /// Notes that a lock in this slot was deleted, and not moved, while its lease stood. If the
-    /// last look has shown that the slot is lost, or the next one does, it was deleted with that.
+    /// Whether a held lock that is deleted in this slot matters, if the slot is not the server's
+    /// own by now.
+    pub fn hears_of_deleted(&self, slot: u16) -> bool {
+        self.slots.as_ref().is_some_and(|slots| slots.table.hears_of_deleted(slot))
+    }
+
+    /// Notes that a held lock was deleted in this slot, which is not the server's own by now: it
+    /// has lost the slot, and the lock has not moved.
     pub fn deleted_in(&mut self, slot: u16) {
         if let Some(slots) = &mut self.slots {
             slots.table.deleted_in(slot);
-            slots.deleted.insert(slot);
         }
     }
 
-    /// The same for each of its slots in which locks were.
+    /// The same for each of its slots.
     pub fn deleted_in_all_slots(&mut self) {
         if let Some(slots) = &mut self.slots {
-            slots.deleted.extend(slots.table.own().iter());
+            let own: Vec<u16> = slots.table.own().iter().collect();
+            own.into_iter().for_each(|slot| slots.table.deleted_in(slot));
         }
     }
 

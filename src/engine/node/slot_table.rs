@@ -15,11 +15,10 @@
 //! | `handed`   | it is lost while it leaves, or has gone        | it is lost again               |
 //! | `left`     | it no longer comes, and has not come; the      | it is its own, and does not    |
 //! |            | first look shows it leaving                    | leave; another loses it        |
-//! | `behind`   | it is lost, and locks were deleted there, or   | it is its own again            |
-//! |            | it has left at once                            |                                |
+//! | `deleted`  | a held lock is deleted there once it is lost   | a look                         |
+//! | `behind`   | it is lost and `deleted`, or has left at once  | it is its own again            |
 //! | `departs`  | the server says that it leaves at once         | it has left, or stays          |
-//! | `called_off` | the server says that it stays; the state     | never                          |
-//! |            | file has it                                    |                                |
+//! | `called_off` | it is to stay; the state file has it         | never                          |
 //! | `at_once`  | the server says that it comes; it stays        | it settles, is lost, or does   |
 //! |            | although disputed                              | not come and is not its own    |
 //! | `gone`     | the server says that it has left               | a look shows that              |
@@ -67,6 +66,8 @@ pub(super) struct SlotTable {
     /// Those of them that left for another master by a move that this node has seen: that master,
     /// which decided there too or has got all locks, and how.
     handed: BTreeMap<u16, (usize, Passage)>,
+    /// Those that its server had lost when it deleted held locks in them, since the last look.
+    deleted: SlotSet,
     /// Those that this node has lost with locks in them, which its server has deleted, or that have
     /// left at once: to who has them by steps, these locks have not moved.
     behind: SlotSet,
@@ -96,18 +97,21 @@ impl SlotTable {
         SlotTable { former: vec![0; usize::from(SLOTS)], ..SlotTable::default() }
     }
 
-    /// Notes which master has which slots. Slots that the node has at its first look need nothing
-    /// more: it had them when it stopped, or waits because it was promoted. Except those that it
-    /// found, and those that are on their way to another master: see [`SlotTable::see_leaving`].
-    /// `deleted`: the slots in which locks with a lease were deleted since the last look.
-    pub(super) fn look(&mut self, shares: &Shares, deleted: &BTreeSet<u16>, now: Instant) {
+    /// Notes which master has which slots. Those that the node has at its first look need nothing
+    /// more: it had them when it stopped, or waits because it was promoted. Not so those that it
+    /// found, or that [leave](SlotTable::see_leaving).
+    pub(super) fn look(&mut self, shares: &Shares, now: Instant) {
         let own = SlotSet::of(&shares.own);
         let lost = self.own.without(&own);
+        self.deleted.keep(&self.own);
         self.see_back(&own);
-        self.see_lost(&lost, deleted);
+        self.see_lost(&lost);
         self.see_others(shares);
         self.see_gone(&lost);
         self.see_own(shares, own, now);
+        // It has lost these, and got them back, since the last look.
+        let deleted = std::mem::take(&mut self.deleted);
+        self.doubt(deleted.both(&self.own), now);
         self.see_disputed(now);
         self.see_coming(shares, now);
         self.see_leaving(shares, now);
@@ -165,9 +169,9 @@ impl SlotTable {
 
     /// Slots that the node has lost. It can speak for those in which it decided. As its server
     /// loses one, it deletes the locks that are left there.
-    fn see_lost(&mut self, lost: &[u16], deleted: &BTreeSet<u16>) {
+    fn see_lost(&mut self, lost: &[u16]) {
         for &slot in lost {
-            if deleted.contains(&slot) {
+            if self.deleted.has(slot) {
                 self.behind.insert(slot);
             }
             let seen = self.moves.get(&slot).map(|seen| (seen.stage, seen.other));
@@ -185,12 +189,18 @@ impl SlotTable {
         }
     }
 
-    /// A lock was deleted in this slot. Valkey reports the end of a move at once, which leads to a
-    /// look, before it deletes what is left in other slots that it has lost with the same message.
+    /// A held lock was deleted in this slot, which was lost. Valkey reports the end of a move at
+    /// once, which leads to a look, before it deletes what is left in others that it has lost.
     pub(super) fn deleted_in(&mut self, slot: u16) {
+        self.deleted.insert(slot);
         if self.given.has(slot) && !self.own.has(slot) {
             self.behind.insert(slot);
         }
+    }
+
+    /// Whether a lock that is deleted in this slot may be news.
+    pub(super) fn hears_of_deleted(&self, slot: u16) -> bool {
+        !self.deleted.has(slot) && !self.behind.has(slot)
     }
 
     /// Slots that have left at once, just after [`SlotTable::see_others`].
@@ -209,18 +219,16 @@ impl SlotTable {
     /// A slot that stays although another master has asked about it counts as received from that
     /// master, which may have waited, and decided there.
     fn see_disputed(&mut self, now: Instant) {
-        let (own, settled, moves) = (&self.own, &mut self.settled, &mut self.moves);
-        let at_once = &mut self.at_once;
         self.disputed.retain(|slot, (place, since)| {
-            let is_due = own.has(*slot) && since.after(YIELDS_IN) <= now;
+            let is_due = self.own.has(*slot) && since.after(YIELDS_IN) <= now;
             let asks = |seen: &Move| seen.stage == MoveStage::Found || seen.other == Some(*place);
-            if is_due && !moves.get(slot).is_some_and(asks) {
-                settled.remove(*slot);
+            if is_due && !self.moves.get(slot).is_some_and(asks) {
+                self.settled.remove(*slot);
                 // Of what that master granted, nothing has moved.
-                at_once.insert(*slot);
-                moves.insert(*slot, Move::new(MoveStage::Came, Some(*place), now));
+                self.at_once.insert(*slot);
+                self.moves.insert(*slot, Move::new(MoveStage::Came, Some(*place), now));
             }
-            own.has(*slot) && !is_due
+            self.own.has(*slot) && !is_due
         });
     }
 
@@ -248,9 +256,8 @@ impl SlotTable {
 
     fn see_coming(&mut self, shares: &Shares, now: Instant) {
         let importing = self.places_of(&shares.importing);
-        let own = &self.own;
         self.moves.retain(|slot, seen| {
-            let stays = own.has(*slot) || importing.contains_key(slot);
+            let stays = self.own.has(*slot) || importing.contains_key(slot);
             if let (false, MoveStage::Comes, Some(source)) = (stays, seen.stage, seen.other) {
                 self.left.insert(*slot, source);
             }
@@ -288,8 +295,7 @@ impl SlotTable {
                 seen.has_decided = true;
             }
         }
-        let own = &self.own;
-        self.left.retain(|slot, _| !own.has(*slot) || migrating.contains_key(slot));
+        self.left.retain(|slot, _| !self.own.has(*slot) || migrating.contains_key(slot));
         for (slot, target) in migrating {
             let is_first = self.looked_at.is_none();
             if is_first && self.own.has(slot) {

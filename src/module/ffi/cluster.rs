@@ -40,11 +40,14 @@ impl Context<'_> {
     /// Whether this server has any key, in any database.
     pub(in crate::module) fn has_keys(&mut self) -> bool {
         let mut has_keys = false;
-        self.in_each_database(|context, _| {
-            // SAFETY: the context lasts as long as `context`.
-            has_keys |= unsafe { call!(RedisModule_DbSize(context.raw.as_ptr())) } > 0;
-        });
+        self.in_each_database(|context, _| has_keys |= context.has_selected_keys());
         has_keys
+    }
+
+    /// The same for the selected database.
+    fn has_selected_keys(&mut self) -> bool {
+        // SAFETY: the context lasts as long as `self`.
+        unsafe { call!(RedisModule_DbSize(self.raw.as_ptr())) > 0 }
     }
 
     /// Whether this server has keys in a slot, in any database: Valkey 9 may have several in a
@@ -53,17 +56,14 @@ impl Context<'_> {
     pub(in crate::module) fn has_keys_in(&mut self, slot: u16) -> bool {
         let mut has_keys = false;
         self.in_each_database(|context, _| {
-            has_keys = has_keys || context.has_selected_keys_in(slot);
+            // Most databases are empty.
+            has_keys = has_keys || context.has_selected_keys() && context.counts_keys_in(slot);
         });
         has_keys
     }
 
-    /// The same for the selected database. An empty one, as most are, is not asked.
-    fn has_selected_keys_in(&mut self, slot: u16) -> bool {
-        // SAFETY: the context lasts as long as `self`.
-        if unsafe { call!(RedisModule_DbSize(self.raw.as_ptr())) } == 0 {
-            return false;
-        }
+    /// Whether the selected database has keys in a slot.
+    fn counts_keys_in(&mut self, slot: u16) -> bool {
         let (command, word, format): (&CStr, &CStr, &CStr) =
             (c"CLUSTER", c"COUNTKEYSINSLOT", c"cl");
         // SAFETY: the context lasts as long as `self`, and no key is open; `c` takes a terminated
