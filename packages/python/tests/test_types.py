@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import pytest
+
+import lockmod
 
 ROOT = Path(__file__).parent.parent
 
@@ -86,3 +90,11 @@ def test_the_package_is_clean(checker: str) -> None:
     command += ["--pythonpath", sys.executable] if checker == "pyright" else []
     result = check(command, Path("python/lockmod"))
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="Python 3.9 cannot read `float | None`")
+def test_what_reads_annotations_can_read_those_of_each_class() -> None:
+    classes = [kind for _, kind in inspect.getmembers(lockmod, inspect.isclass)]
+    assert lockmod.LockError in classes
+    for kind in classes:
+        typing.get_type_hints(kind)

@@ -65,9 +65,9 @@ class LockError(Exception):
 
     nodes: tuple[NodeVote, ...] = ()
     """Each node's vote, in the order of the nodes; empty if none was asked."""
-    waited: Optional[float] = None
+    waited: float | None = None
     """For an acquisition, how long it tried, in seconds."""
-    attempts: Optional[int] = None
+    attempts: int | None = None
     """For an acquisition, how often all nodes were asked."""
 
 
