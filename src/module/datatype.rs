@@ -91,7 +91,8 @@ pub(super) fn rewrite(server: InServer<'_>, lock: &Lock) -> Vec<Restated> {
 
 /// Notes that a lock is gone from its name: deleted, expired, evicted, overwritten, migrated, or
 /// renamed. A renamed lock goes on under another name. The server does not call this for the locks
-/// of a database that is flushed or swapped: `events.rs` does what is needed for all of them.
+/// of a database that is flushed or swapped: `events.rs` does what is needed for all of them. Nor
+/// does Redis from 8.4 on for what it deletes after a move at once.
 ///
 /// `slot`: that of its name. `is_own`: whether the server has that slot, which takes time to ask.
 /// `MIGRATE` deletes what has moved while the slot is still this server's; when a server hears that
@@ -106,7 +107,7 @@ pub(super) fn unlinked(
         && process::with(server, |process| process.node.is_in_cluster())
         && ffi::server_flags(server).is_master()
         && let Some(slot) = slot()
-        && process::with(server, |process| process.node.hears_of_deleted(slot))
+        && process::with(server, |process| process.node.deletion_may_be_news(slot))
         && !is_own(slot)
     {
         process::with(server, |process| process.node.deleted_in(slot));

@@ -16,7 +16,7 @@ use super::state_file::{Claimed, StateFile};
 use crate::codec::LoadedLock;
 use crate::engine::{
     CallId, Ceilings, Change, Clocks, Fence, Granted, Instant, Lock, Millis, Node, Refusal, Shares,
-    Stop,
+    SlotRuns, Stop,
 };
 
 static PROCESS: Guarded<Process> = Guarded::new(Process {
@@ -40,6 +40,7 @@ static PROCESS: Guarded<Process> = Guarded::new(Process {
     shares_at_load: None,
     slots_seen_at: Instant::from_millis(0),
     slots_sent_at: Instant::from_millis(0),
+    own_left: None,
 });
 
 /// Everything that the module knows besides the locks.
@@ -87,6 +88,9 @@ pub(super) struct Process {
     pub(super) slots_seen_at: Instant,
     /// When questions or reports were last sent to the other masters.
     pub(super) slots_sent_at: Instant,
+    /// The slots that were left to the server when it said last that it had lost one, since the last
+    /// look at them.
+    pub(super) own_left: Option<SlotRuns>,
 }
 
 /// Uses the state of the process. `work` must not call the server, which could call back.

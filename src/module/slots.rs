@@ -208,8 +208,12 @@ pub(super) fn moves(
 ) {
     let server = context.in_server();
     let has_looked = process::with(server, |process| process.node.has_looked());
+    // Valkey 9 sends what changes during the move to the wrong database, if several have keys.
+    let is_sent = step != MoveAtOnce::HasLeft || !context.has_several_databases();
+    let step = if is_sent { step } else { MoveAtOnce::IsLost };
     // The loss of a slot that comes again must not be seen later.
-    if step == MoveAtOnce::Comes && has_looked {
+    let looks_first = [MoveAtOnce::Comes, MoveAtOnce::HasCome, MoveAtOnce::IsLost];
+    if looks_first.contains(&step) && has_looked {
         look(context);
     }
     process::with(server, |process| process.node.move_at_once(step, slots, to));
@@ -325,10 +329,20 @@ pub(super) fn demoted(context: &mut Context<'_>) {
     }
 }
 
-/// Whether the server has this slot now.
+/// Whether the server has this slot now; no, if it cannot say. What it has lost is not asked for
+/// again before the next look: it may delete thousands of locks with it.
 pub(super) fn is_own(context: &mut Context<'_>, slot: u16) -> bool {
+    let has = |own: &SlotRuns| own.iter().any(|(first, last)| (*first..=*last).contains(&slot));
+    let server = context.in_server();
+    if process::with(server, |process| process.own_left.as_ref().is_some_and(|own| !has(own))) {
+        return false;
+    }
     let own = context.cluster_nodes().map(|text| read_shares(&text).own).unwrap_or_default();
-    own.iter().any(|(first, last)| (*first..=*last).contains(&slot))
+    let is_own = has(&own);
+    if !is_own {
+        process::with(server, |process| process.own_left = Some(own));
+    }
+    is_own
 }
 
 /// Notes what `CLUSTER NODES` says.
@@ -342,7 +356,10 @@ fn see(context: &mut Context<'_>, text: &str) {
         shares.has_risen = earlier.epoch < shares.epoch;
     }
     let now = clock::now();
-    process::with(server, |process| process.node.see(&shares, now));
+    process::with(server, |process| {
+        process.node.see(&shares, now);
+        process.own_left = None;
+    });
     keep_news(context);
 }
 

@@ -883,6 +883,30 @@ fn locks_that_stay_in_another_database_are_waited_for() {
     locks_that_stay_are_waited_for(&Pair::of(with_two(), with_two()), 1);
 }
 
+/// Regression: Valkey had put what was granted during the move into another database, and the new
+/// master granted it again. Nothing waits after a move at once without such a reason.
+#[test]
+fn who_gets_a_slot_at_once_waits_where_servers_have_several_databases() {
+    for databases in [1, 2] {
+        let start = || match databases {
+            1 => node(),
+            _ => builder().config("cluster-databases", databases).start(),
+        };
+        if databases > 1 && !(server_version().is_valkey() && server_version().major >= 9) {
+            let test = "who_gets_a_slot_at_once_waits_where_servers_have_several_databases";
+            return skip(test, "no other server has several databases in a Cluster");
+        }
+        let pair = Pair::of(start(), start());
+        let from = &mut pair.from.connect();
+        assert!(fence(from, "LOCK.ACQUIRE {res}:held A 3000") > 0);
+        if !pair.move_at_once("res") {
+            return;
+        }
+        let text = ask_when_heard(&mut pair.to.connect(), "LOCK.ACQUIRE res B 100");
+        assert_eq!(is_quarantine(&text), databases > 1, "{text}");
+    }
+}
+
 fn locks_that_stay_are_waited_for(pair: &Pair, database: u32) {
     let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
     for conn in [&mut *from, &mut *to] {

@@ -13,10 +13,10 @@ impl Node {
         }
     }
 
-    /// Whether a held lock that is deleted in this slot matters, if the slot is not the server's
-    /// own by now.
-    pub fn hears_of_deleted(&self, slot: u16) -> bool {
-        self.slots.as_ref().is_some_and(|slots| slots.table.hears_of_deleted(slot))
+    /// Whether the deletion of a held lock in this slot is news, if the slot is not the server's own
+    /// by now.
+    pub fn deletion_may_be_news(&self, slot: u16) -> bool {
+        self.slots.as_ref().is_some_and(|slots| slots.table.may_be_news(slot))
     }
 
     /// Notes that a held lock was deleted in this slot, which is not the server's own by now: it

@@ -25,6 +25,7 @@ mod lengths;
 mod line;
 mod lines;
 mod lock;
+mod moves_at_once;
 mod other_master;
 mod packed_lease;
 mod pauses;

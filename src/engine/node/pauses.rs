@@ -21,12 +21,18 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// Notes a look at the slots.
-    pub(super) fn look(&mut self, shares: &Shares, now: Instant) {
+    /// Notes a look at the slots. Returns whether the server has held back writes, and no longer
+    /// does, or may have: it does so for two seconds at least if the other server may take a slot.
+    /// `is_explained`: it has just reported that the other one has.
+    pub(super) fn look(&mut self, shares: &Shares, is_explained: bool, now: Instant) -> bool {
+        let has_hung = self.hang.lasts(now);
         self.hang.look(now);
-        if std::mem::replace(&mut self.holds_back, shares.holds_back) && !self.holds_back {
+        let goes_on =
+            std::mem::replace(&mut self.holds_back, shares.holds_back) && !self.holds_back;
+        if goes_on {
             self.hang.goes_on(now);
         }
+        has_hung || goes_on && !is_explained
     }
 
     /// Whether the node may rely on its last look.

@@ -188,16 +188,20 @@ impl Passage {
 /// What the server tells of slots that it moves at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveAtOnce {
-    /// They are on their way here, or have come.
+    /// They are on their way here.
     Comes,
     /// They do not come after all.
     ComesNot,
+    /// They have come.
+    HasCome,
     /// They are on their way to another master.
     Leaves,
     /// They do not leave after all.
     LeavesNot,
     /// They have left, and the server has held back writes until it has read that.
     HasLeft,
+    /// They have left, and the server may not have sent all. To be told after a look that shows it.
+    IsLost,
 }
 
 /// A question to another master about slots: see [`Node::questions`](super::Node::questions).

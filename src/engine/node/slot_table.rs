@@ -16,12 +16,7 @@
 //! | `left`     | it no longer comes, and has not come; the      | it is its own, and does not    |
 //! |            | first look shows it leaving                    | leave; another loses it        |
 //! | `deleted`  | a held lock is deleted there once it is lost   | a look                         |
-//! | `behind`   | it is lost and `deleted`, or has left at once  | it is its own again            |
-//! | `departs`  | the server says that it leaves at once         | it has left, or stays          |
-//! | `called_off` | it is to stay; the state file has it         | never                          |
-//! | `at_once`  | the server says that it comes; it stays        | it settles, is lost, or does   |
-//! |            | although disputed                              | not come and is not its own    |
-//! | `gone`     | the server says that it has left               | a look shows that              |
+//! | `behind`   | it is lost and `deleted`, or leaves at once    | it is its own again            |
 //! | `disputed` | another master asks about it as its own        | it is lost, or its move begins |
 //!
 //! An own slot is either settled, or has a [`Move`] that says what is still to be done. One that
@@ -31,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::BEAT;
 use super::company::Company;
+use super::moves_at_once::MovesAtOnce;
 use super::other_master::OtherMaster;
 use super::shares::{Footing, MoveAtOnce, Passage, Question, SLOTS, Shares, SlotAnswer, SlotRuns};
 use super::slot_move::{Coming, Move, MoveStage};
@@ -71,18 +67,8 @@ pub(super) struct SlotTable {
     /// Those that this node has lost with locks in them, which its server has deleted, or that have
     /// left at once: to who has them by steps, these locks have not moved.
     behind: SlotSet,
-    /// Those that were to leave at once, and stayed: the other master may take them late. With the
-    /// masters that they have come from since, which have nothing more to take.
-    called_off: BTreeMap<u16, BTreeSet<usize>>,
-    /// Those that are on their way from here at once: the other one may take them after this node
-    /// has started again.
-    departs: SlotSet,
-    /// Those that are on their way here at once, or have come so: if the other master has not seen
-    /// the end of that, locks may be left there.
-    at_once: SlotSet,
-    /// Those that have left at once, as the server says, until a look shows it; and for which
-    /// master, if the server does not compare that with who has them now.
-    gone: BTreeMap<u16, Option<usize>>,
+    /// What the server tells of moves at once.
+    pub(super) at_once: MovesAtOnce,
     /// Its own that another master has asked about as its own, and when: one of them has not heard
     /// of the other's epoch yet, or both have the same.
     disputed: BTreeMap<u16, (usize, Instant)>,
@@ -103,15 +89,15 @@ impl SlotTable {
     pub(super) fn look(&mut self, shares: &Shares, now: Instant) {
         let own = SlotSet::of(&shares.own);
         let lost = self.own.without(&own);
-        self.deleted.keep(&self.own);
+        let deleted = std::mem::take(&mut self.deleted);
+        let lost_meanwhile = deleted.both(&self.own).into_iter().filter(|slot| own.has(*slot));
+        let lost_meanwhile = lost_meanwhile.collect();
         self.see_back(&own);
-        self.see_lost(&lost);
+        self.see_lost(&lost, &deleted);
         self.see_others(shares);
         self.see_gone(&lost);
         self.see_own(shares, own, now);
-        // It has lost these, and got them back, since the last look.
-        let deleted = std::mem::take(&mut self.deleted);
-        self.doubt(deleted.both(&self.own), now);
+        self.doubt(lost_meanwhile, now);
         self.see_disputed(now);
         self.see_coming(shares, now);
         self.see_leaving(shares, now);
@@ -124,12 +110,9 @@ impl SlotTable {
             return;
         }
         for slot in own.without(&self.own) {
-            self.gone.remove(&slot);
             self.behind.remove(slot);
             let former = usize::from(self.former[usize::from(slot)]).checked_sub(1);
-            if let (Some(had), Some(former)) = (self.called_off.get_mut(&slot), former) {
-                had.insert(former);
-            }
+            self.at_once.is_back(slot, former);
         }
     }
 
@@ -169,16 +152,17 @@ impl SlotTable {
 
     /// Slots that the node has lost. It can speak for those in which it decided. As its server
     /// loses one, it deletes the locks that are left there.
-    fn see_lost(&mut self, lost: &[u16]) {
+    fn see_lost(&mut self, lost: &[u16], deleted: &SlotSet) {
         for &slot in lost {
-            if self.deleted.has(slot) {
+            // Before its end is reported, a move at once proves nothing.
+            if deleted.has(slot) || self.at_once.departs(slot) {
                 self.behind.insert(slot);
             }
             let seen = self.moves.get(&slot).map(|seen| (seen.stage, seen.other));
             self.former[usize::from(slot)] = 0;
             self.given.insert(slot);
             self.handed.remove(&slot);
-            self.at_once.remove(slot);
+            self.at_once.is_over(slot);
             match seen {
                 Some((MoveStage::Came | MoveStage::Found, _)) => self.given.remove(slot),
                 Some((MoveStage::Leaves, Some(target))) => {
@@ -198,8 +182,8 @@ impl SlotTable {
         }
     }
 
-    /// Whether a lock that is deleted in this slot may be news.
-    pub(super) fn hears_of_deleted(&self, slot: u16) -> bool {
+    /// Whether the deletion of a held lock in this slot may be news.
+    pub(super) fn may_be_news(&self, slot: u16) -> bool {
         !self.deleted.has(slot) && !self.behind.has(slot)
     }
 
@@ -207,7 +191,7 @@ impl SlotTable {
     fn see_gone(&mut self, lost: &[u16]) {
         for &slot in lost {
             let place = usize::from(self.former[usize::from(slot)]).checked_sub(1);
-            let Some(to) = self.gone.remove(&slot) else { continue };
+            let Some(to) = self.at_once.take_gone(slot) else { continue };
             // Its server does not say which locks it deletes.
             self.behind.insert(slot);
             if let Some(place) = place.filter(|place| to.is_none_or(|to| to == *place)) {
@@ -225,7 +209,7 @@ impl SlotTable {
             if is_due && !self.moves.get(slot).is_some_and(asks) {
                 self.settled.remove(*slot);
                 // Of what that master granted, nothing has moved.
-                self.at_once.insert(*slot);
+                self.at_once.has_come(*slot);
                 self.moves.insert(*slot, Move::new(MoveStage::Came, Some(*place), now));
             }
             self.own.has(*slot) && !is_due
@@ -235,23 +219,7 @@ impl SlotTable {
     /// Takes what the server tells of slots that it moves at once.
     pub(super) fn move_at_once(&mut self, step: MoveAtOnce, slots: &SlotRuns, to: Option<&[u8]>) {
         let to = to.map(|name| self.place_of(name));
-        for slot in all(slots) {
-            match step {
-                MoveAtOnce::Comes => self.at_once.insert(slot),
-                // It may have come by an earlier move.
-                MoveAtOnce::ComesNot if self.own.has(slot) => {}
-                MoveAtOnce::ComesNot => self.at_once.remove(slot),
-                MoveAtOnce::Leaves => self.departs.insert(slot),
-                MoveAtOnce::LeavesNot => {
-                    self.departs.remove(slot);
-                    self.called_off.insert(slot, BTreeSet::new());
-                }
-                MoveAtOnce::HasLeft => {
-                    self.departs.remove(slot);
-                    self.gone.insert(slot, to);
-                }
-            }
-        }
+        all(slots).for_each(|slot| self.at_once.note(step, slot, to));
     }
 
     fn see_coming(&mut self, shares: &Shares, now: Instant) {
@@ -378,13 +346,7 @@ impl SlotTable {
             Passage::AtOnce => matches!(self.handed.get(&slot), Some((_, Passage::AtOnce))),
             Passage::NotYet | Passage::BySteps => !self.behind.has(slot),
         };
-        is_complete && !self.may_take_late(slot, to)
-    }
-
-    /// Whether this master may take the slot by a move that was called off. The next one then seems
-    /// complete.
-    fn may_take_late(&self, slot: u16, to: usize) -> bool {
-        self.called_off.get(&slot).is_some_and(|had| !had.contains(&to))
+        is_complete && !self.at_once.may_take_late(slot, to)
     }
 
     /// Takes a master's answer to a question from `at`.
@@ -407,7 +369,7 @@ impl SlotTable {
             {
                 let passage = match seen.stage {
                     MoveStage::Comes => Passage::NotYet,
-                    _ if self.at_once.has(*slot) => Passage::AtOnce,
+                    _ if self.at_once.is_complete(*slot) => Passage::AtOnce,
                     _ => Passage::BySteps,
                 };
                 asked.entry((other, passage)).or_default().insert(*slot);
@@ -521,30 +483,10 @@ impl SlotTable {
         for slot in alike {
             if self.moves.get(&slot).is_none_or(Move::is_here) && self.own.has(slot) {
                 self.moves.remove(&slot);
-                self.at_once.remove(slot);
+                self.at_once.is_over(slot);
                 self.settled.insert(slot);
             }
         }
-    }
-
-    /// Those whose move from here was called off, or is if the node starts again now.
-    pub(super) fn called_off(&self) -> SlotRuns {
-        runs(self.called_off.keys().copied().chain(self.departs.iter()).collect())
-    }
-
-    /// Notes the same of these slots, for any master.
-    pub(super) fn call_off(&mut self, slots: &SlotRuns) {
-        self.called_off = all(slots).map(|slot| (slot % SLOTS, BTreeSet::new())).collect();
-    }
-
-    /// Whether slots come here at once, or have come so and are not settled.
-    pub(super) fn some_come_at_once(&self) -> bool {
-        self.at_once.len() > 0
-    }
-
-    /// Whether this slot is on its way here at once, or has just come so.
-    pub(super) fn comes_at_once(&self, slot: u16) -> bool {
-        self.at_once.has(slot)
     }
 
     /// Its own slots in which the node cannot decide yet.
@@ -569,7 +511,7 @@ impl SlotTable {
 
     /// Whether the node decides in this slot without a further look.
     pub(super) fn is_settled(&self, slot: u16) -> bool {
-        self.settled.has(slot) && !self.disputed.contains_key(&slot)
+        self.settled.has(slot) && !self.disputed.contains_key(&slot) && !self.deleted.has(slot)
     }
 
     pub(super) const fn own(&self) -> &SlotSet {

@@ -83,6 +83,8 @@ pub struct Slots {
     had_company: bool,
     /// Slots have come at once since the last survey began, so it may not see locks there.
     pub(super) hides_locks: bool,
+    /// The server has reported since the last look that slots have left at once.
+    has_just_left: bool,
 }
 
 impl Slots {
@@ -106,17 +108,21 @@ impl Slots {
             owes_wait: was_promoted,
             had_company,
             hides_locks: false,
+            has_just_left: false,
         }
     }
 
     pub(super) fn begin_survey(&mut self) {
-        self.hides_locks = self.table.some_come_at_once();
+        self.hides_locks = self.table.at_once.some_come();
     }
 
     /// Notes which master has which slots. `has_jumped`: whether this one ever has. Returns whether
     /// it has lost any.
     fn see(&mut self, shares: &Shares, has_jumped: bool, now: Instant) -> bool {
-        self.pauses.look(shares, now);
+        let is_explained = std::mem::take(&mut self.has_just_left);
+        if self.pauses.look(shares, is_explained, now) {
+            self.table.at_once.fail_departures();
+        }
         self.owes_wait |= self.table.looked_at().is_none() && !shares.own.is_empty();
         self.table.look(shares, now);
         self.company.look(shares, (self.table.others(), has_jumped), now);
@@ -156,7 +162,7 @@ impl Slots {
         let begin = (doubts && !had_doubts).then_some(Change::Doubts(true));
         let end = (!doubts && had_doubts).then_some(Change::Doubts(false));
         let longest = self.lengths.news(now);
-        let called_off = self.table.called_off();
+        let called_off = self.table.at_once.called_off();
         let before = std::mem::replace(&mut self.noted_called_off, called_off.clone());
         let called_off = (before != called_off).then_some(Change::CalledOff(called_off));
         // Whoever knows an electorate knows the lengths that came with it.
@@ -288,7 +294,7 @@ impl Node {
         let mut slots = Slots::new(boot, false, electorates);
         slots.lengths = Lengths::restored(lengths, now);
         slots.gone_until = gone_until.unwrap_or_default();
-        slots.table.call_off(&called_off);
+        slots.table.at_once.call_off(&called_off);
         slots.noted_called_off = called_off;
         self.slots = Some(Box::new(slots));
     }
@@ -301,7 +307,7 @@ impl Node {
         if let Some(before) = &self.slots {
             slots.confirmations.remember(&before.confirmations);
             slots.lengths.clone_from(&before.lengths);
-            slots.table.call_off(&before.table.called_off());
+            slots.table.at_once.call_off(&before.table.at_once.called_off());
             slots.noted_called_off.clone_from(&before.noted_called_off);
         }
         self.slots = Some(Box::new(slots));
@@ -385,13 +391,14 @@ impl Node {
         self.tally.counts.failed_moves += u64::from(step == MoveAtOnce::LeavesNot);
         if let Some(slots) = &mut self.slots {
             slots.table.move_at_once(step, moved, to);
-            slots.hides_locks |= step == MoveAtOnce::Comes;
+            slots.has_just_left = step == MoveAtOnce::HasLeft;
+            slots.hides_locks |= matches!(step, MoveAtOnce::Comes | MoveAtOnce::HasCome);
         }
     }
 
     /// Whether this slot is on its way here at once, or has just come so.
     pub fn comes_at_once(&self, slot: u16) -> bool {
-        self.slots.as_ref().is_some_and(|slots| slots.table.comes_at_once(slot))
+        self.slots.as_ref().is_some_and(|slots| slots.table.at_once.comes(slot))
     }
 
     /// Takes another master's report.
@@ -1789,6 +1796,34 @@ mod tests {
         assert!(node.decides_in(5, (at(600), LONGEST)));
     }
 
+    /// Regression: its server reported a move at once as complete that it had given up already, by
+    /// the clock: the node had granted a lock in between.
+    #[test]
+    fn a_slot_that_leaves_after_the_server_has_gone_on_may_have_left_locks() {
+        let question = (&vec![(9, 9)], Passage::AtOnce);
+        // When the server holds back writes, and when it reports that the slot has left.
+        for (holds_back, reported_at, is_whole) in
+            [(true, 400, true), (true, 700, false), (false, 400, true), (false, 3_000, false)]
+        {
+            let (mut node, mut lock) = (node(), Lock::default());
+            let long = Claim { ttl: Millis::new(9_000), ..claim() };
+            assert!(node.acquire(&mut lock, long, b"", at(50)).is_ok());
+            node.move_at_once(MoveAtOnce::Leaves, &vec![(9, 9)], None);
+            node.sees(&Shares { holds_back, ..shares(&[]) }, at(300));
+            if reported_at == 700 {
+                node.sees(&shares(&[]), at(600));
+            }
+            if reported_at == 3_000 {
+                // It has hung, and looks before it decides.
+                node.see(&shares(&[]), at(2_900));
+            }
+            node.move_at_once(MoveAtOnce::HasLeft, &vec![(9, 9)], None);
+            node.sees(&given(), at(reported_at));
+            let answers = node.asked(b"bb", question, (at(reported_at), LONGEST), |_| false);
+            assert_eq!(answers[0].held.is_zero(), is_whole, "{holds_back} {reported_at}");
+        }
+    }
+
     /// Regressions: a master that had hung, or was told late, took a slot by an old command, after
     /// a move that its former master had called off: before a crash, or before the slot had gone
     /// to another and come back; or that this one had never seen, because it was a replica then.
@@ -1831,9 +1866,10 @@ mod tests {
     #[test]
     fn a_slot_that_is_lost_and_comes_back_between_two_looks_is_in_doubt() {
         let mut node = node();
-        assert!(decides(&node, 9) && node.hears_of_deleted(9));
+        assert!(decides(&node, 9) && node.deletion_may_be_news(9));
         node.deleted_in(9);
-        assert!(!node.hears_of_deleted(9), "once is enough");
+        assert!(!node.deletion_may_be_news(9), "once is enough");
+        assert!(!decides(&node, 9), "another may decide until the next look");
         node.sees(&shares(&[]), at(100));
         assert!(!decides(&node, 9) && decides(&node, 8));
         assert!(matches!(come(&mut node, 9, 150), Came::Waits { .. }));
@@ -1934,6 +1970,12 @@ mod tests {
         assert_eq!(left(&mut node, 700), ["some", "some"], "the move led to another");
 
         let mut node = granting();
+        node.move_at_once(MoveAtOnce::Leaves, &vec![(5, 5)], None);
+        node.sees(&at_master(b"bb"), at(700));
+        node.move_at_once(MoveAtOnce::IsLost, &vec![(5, 5)], None);
+        assert_eq!(left(&mut node, 700), ["some", "some"], "it may not have sent all");
+
+        let mut node = granting();
         gone(&mut node, b"cc", 700);
         node.sees(&at_master(b"bb"), at(800));
         assert_eq!(left(&mut node, 800), ["silent", "silent"], "a third had it in between");
@@ -1953,8 +1995,9 @@ mod tests {
         };
         let mut node = node();
         node.move_at_once(MoveAtOnce::Comes, &vec![(12, 13)], None);
-        node.move_at_once(MoveAtOnce::ComesNot, &vec![(13, 13)], None);
+        // `CLUSTER ADDSLOTS` may give it a slot of which the server has said no more than that.
         node.sees(&shares(&[12, 13]), at(100));
+        node.move_at_once(MoveAtOnce::HasCome, &vec![(12, 12)], None);
         assert_eq!(node.tally().counts.failed_moves, 0, "it is counted where the slot stays");
         let both = [(Passage::BySteps, vec![(13, 13)]), (Passage::AtOnce, vec![(12, 12)])];
         assert_eq!(passages(&mut node, 100), both);

@@ -43,7 +43,7 @@ impl Node {
     /// Whether a survey could shorten the wait after a crash. It cannot while the lease that ends
     /// last is known to stand, or locks are hidden.
     pub fn would_gain(&self, now: Instant) -> bool {
-        if self.slots.as_ref().is_some_and(|slots| slots.table.some_come_at_once()) {
+        if self.slots.as_ref().is_some_and(|slots| slots.table.at_once.some_come()) {
             return false;
         }
         let longest = self.promises.longest();

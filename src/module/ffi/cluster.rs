@@ -57,13 +57,14 @@ impl Context<'_> {
         let mut has_keys = false;
         self.in_each_database(|context, _| {
             // Most databases are empty.
-            has_keys = has_keys || context.has_selected_keys() && context.counts_keys_in(slot);
+            has_keys =
+                has_keys || context.has_selected_keys() && context.has_selected_keys_in(slot);
         });
         has_keys
     }
 
-    /// Whether the selected database has keys in a slot.
-    fn counts_keys_in(&mut self, slot: u16) -> bool {
+    /// The same for the selected database.
+    fn has_selected_keys_in(&mut self, slot: u16) -> bool {
         let (command, word, format): (&CStr, &CStr, &CStr) =
             (c"CLUSTER", c"COUNTKEYSINSLOT", c"cl");
         // SAFETY: the context lasts as long as `self`, and no key is open; `c` takes a terminated

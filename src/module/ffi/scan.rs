@@ -33,6 +33,14 @@ impl Context<'_> {
         self.select(selected);
     }
 
+    /// Whether the server has more than one database.
+    pub(in crate::module) fn has_several_databases(&mut self) -> bool {
+        let selected = self.selected();
+        let has_several = self.select(1);
+        self.select(selected);
+        has_several
+    }
+
     /// Passes the locks among some keys of the selected database to `look`: those in at most
     /// `buckets` buckets of its table, from `cursor` on. Returns whether there are more.
     pub fn scan(

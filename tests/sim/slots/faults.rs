@@ -74,7 +74,7 @@ impl Cluster {
             }
             3..=5 if self.is_able(at) => {
                 let longest = if self.chance(20) { 25_000 } else { 9_000 };
-                self.hang(at, longest);
+                self.hang(at, (100, longest));
             }
             6 if self.taker.is_none() => {
                 let until = Instant::now() + self.millis(100, 8_000);
@@ -93,13 +93,13 @@ impl Cluster {
 
     /// Not a master with a slot that another believes to have: see "Whoever moves slots must take
     /// some care" in docs/design.md.
-    pub(super) fn hang(&mut self, at: usize, longest: u64) {
+    pub(super) fn hang(&mut self, at: usize, (shortest, longest): (u64, u64)) {
         let owns = |of: usize, slot: &u16| self.masters[of].owners[slot] == of;
         let claims = |of| moving().iter().any(|slot| owns(at, slot) && owns(of, slot));
         if self.others(at).any(claims) {
             return;
         }
-        let (length, reads_in) = (self.millis(100, longest), self.millis(0, 90));
+        let (length, reads_in) = (self.millis(shortest, longest), self.millis(0, 90));
         self.note(at, &format!("hangs for {length:?}"));
         let master = &mut self.masters[at];
         master.hangs_until = Instant::now() + length;

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use lockmod::engine::{
     Came, Caution, ClusterMemory, ConfirmQuestion, Confirmation, Electorate, Electorates,
-    FENCE_BLOCK, Fence, Footing, Lock, Millis, MoveAtOnce, Passage, QuarantineReason, Question,
-    Refusal, RefusalKind, SUPPORT, Shares, SlotAnswer, SlotRuns, Sure, question_number,
+    FENCE_BLOCK, Fence, Footing, Lock, Millis, MoveAtOnce, QuarantineReason, Question, Refusal,
+    RefusalKind, SUPPORT, Shares, SlotAnswer, SlotRuns, Sure, question_number,
 };
 use lockmod::wire::slots::{SlotMessage, read_message, slot_of};
 use rand::rngs::StdRng;

@@ -64,10 +64,12 @@ impl Cluster {
         self.keep_news(from);
         self.send(from, to, Mail::TakeOver { slot, keys, until });
         if runs_now && self.plan.faults > 0 && self.chance(40) {
-            self.hang(to, 9_000);
+            // Often until the old master has gone on, and its server does not know that it failed.
+            let between = if self.chance(50) { (3_000, 4_000) } else { (100, 9_000) };
+            self.hang(to, between);
         }
         if self.plan.faults > 0 && self.chance(20) {
-            self.hang(from, 25_000);
+            self.hang(from, (100, 25_000));
         }
         if self.plan.faults > 0 && self.chance(20) {
             let at = if self.chance(50) { from } else { to };

@@ -154,7 +154,7 @@ impl Cluster {
             self.masters[to].node.receive_key(NAMES[name], &bytes, true);
         }
         self.assign(slot, to);
-        self.masters[to].node.engine.move_at_once(MoveAtOnce::Comes, &runs([slot]), None);
+        self.masters[to].node.engine.move_at_once(MoveAtOnce::HasCome, &runs([slot]), None);
         let is_late = until <= Instant::now();
         self.counts.taken_late += u64::from(is_late);
         self.counts.moved_at_once += u64::from(!is_late);
@@ -170,8 +170,10 @@ impl Cluster {
             let stands = lock.is_some_and(|lock| lock.is_held(now));
             // Redis says nothing of what it deletes after a move at once.
             let is_told = self.plan.are_epochs_silent || !self.masters[at].at_once.contains(&slot);
+            let is_own = self.masters[at].owners[&slot] == at;
             let node = &mut self.masters[at].node;
-            if stands && is_told && self.plan.broken != Broken::ForgetsWhatWasDeleted {
+            let is_news = stands && node.engine.deletion_may_be_news(slot) && !is_own;
+            if is_news && is_told && self.plan.broken != Broken::ForgetsWhatWasDeleted {
                 node.engine.deleted_in(slot);
             }
             self.masters[at].node.delete(name);
@@ -232,8 +234,11 @@ impl Cluster {
     pub(super) fn tick(&mut self, at: usize) {
         let (now, broken) = (Instant::now(), self.plan.broken);
         let master = &mut self.masters[at];
-        let failed = master.hands_over.take_if(|_| master.holds_until <= now);
-        if let Some((slot, _)) = failed.filter(|_| broken != Broken::BelievesLateTakers) {
+        // Valkey knows that a second later, if `hz` is 1. The slot may have gone by then.
+        let late = Duration::from_secs(self.plan.are_epochs_silent.into());
+        let knows = broken != Broken::BelievesLateTakers;
+        let failed = master.hands_over.take_if(|_| knows && master.holds_until + late <= now);
+        if let Some((slot, _)) = failed {
             master.node.engine.move_at_once(MoveAtOnce::LeavesNot, &runs([slot]), None);
         }
         master.node.retry_state();
@@ -325,8 +330,6 @@ impl Cluster {
                 self.come_to_all(to);
             }
             SlotMessage::Question { number, passage, slots } => {
-                let believes = broken == Broken::BelievesLateTakers;
-                let passage = if believes { Passage::BySteps } else { passage };
                 self.look(to);
                 let node = &mut self.masters[to].node;
                 let left: BTreeSet<u16> = node.locks.keys().map(|name| slot_of(name)).collect();
@@ -400,6 +403,7 @@ impl Cluster {
             shares.importing.clear();
             shares.migrating.clear();
         }
+        shares.holds_back &= self.plan.broken != Broken::BelievesLateTakers;
         let master = &mut self.masters[at];
         master.has_looked = true;
         let now = master.node.clocks().now;

@@ -39,7 +39,7 @@ const VALKEY_MIGRATION: u64 = 19;
 const REDIS_STEPS: [Option<MoveAtOnce>; 6] = [
     Some(MoveAtOnce::Comes),
     Some(MoveAtOnce::ComesNot),
-    Some(MoveAtOnce::Comes),
+    Some(MoveAtOnce::HasCome),
     Some(MoveAtOnce::Leaves),
     Some(MoveAtOnce::LeavesNot),
     Some(MoveAtOnce::HasLeft),
@@ -50,7 +50,7 @@ const VALKEY_STEPS: [Option<MoveAtOnce>; 6] = [
     Some(MoveAtOnce::Leaves),
     Some(MoveAtOnce::ComesNot),
     Some(MoveAtOnce::LeavesNot),
-    Some(MoveAtOnce::Comes),
+    Some(MoveAtOnce::HasCome),
     Some(MoveAtOnce::HasLeft),
 ];
 

@@ -161,14 +161,14 @@ unsafe extern "C" fn memory_usage(
 unsafe extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     let work = |server: InServer<'_>| {
         // SAFETY: the server passes a value of this type, which was boxed, so it may be written to.
-        // No other reference to it exists: no key is open while the server deletes one.
+        // No other reference to it exists: only this module makes them, and has no key open now.
         if let Some(lock) = unsafe { value.cast_mut().cast::<Lock>().as_mut() } {
             // SAFETY: as the server passed it.
             let name = || unsafe { key_of(key) }.map(|(_, name)| slot_of(name));
             let is_own = |slot| {
                 let mut is_own = false;
                 let look = |context: &mut Context<'_>| is_own = slots::is_own(context, slot);
-                // SAFETY: the module's own context lasts, and no key is open. `CLUSTER NODES` looks
+                // SAFETY: the module's own context lasts, and has no key open. `CLUSTER NODES` looks
                 // at no key.
                 unsafe { Context::enter(detached(), "a look at a slot", look) };
                 is_own

@@ -1,0 +1,120 @@
+//! Moves of slots at once (Redis 8.4, Valkey 9), as the server tells of them.
+//!
+//! When a slot enters and leaves each set:
+//!
+//! | Set          | Enters                                       | Leaves                         |
+//! |--------------|----------------------------------------------|--------------------------------|
+//! | `departs`    | the server says that it leaves               | it has left, or stays          |
+//! | `called_off` | its move has failed, or may have; the state  | never                          |
+//! |              | file has it                                  |                                |
+//! | `comes`      | the server says that it comes; it stays      | it settles, is lost, or does   |
+//! |              | although disputed                            | not come                       |
+//! | `gone`       | the server says that it has left             | a look shows that              |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::shares::{MoveAtOnce, SLOTS, SlotRuns};
+use super::slot_set::{SlotSet, all, runs};
+
+/// What is known of moves at once. Masters are numbers in the slot table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct MovesAtOnce {
+    /// Those that are on their way from here: the other one may take them after this node has
+    /// started again.
+    departs: SlotSet,
+    /// Those that were to leave, and stayed, as far as this node knows: the other master may take
+    /// them late. With the masters that they have come from since, which have nothing more to take.
+    called_off: BTreeMap<u16, BTreeSet<usize>>,
+    /// Those that are on their way here, or have come, and whether the server has said that: if the
+    /// other master has not seen the end of it, locks may be left there.
+    comes: BTreeMap<u16, bool>,
+    /// Those that have left, as the server says, until a look shows it; and for which master, if the
+    /// server does not compare that with who has them now.
+    gone: BTreeMap<u16, Option<usize>>,
+}
+
+impl MovesAtOnce {
+    /// Takes what the server tells of a slot.
+    pub(super) fn note(&mut self, step: MoveAtOnce, slot: u16, to: Option<usize>) {
+        match step {
+            MoveAtOnce::Comes => _ = self.comes.insert(slot, false),
+            MoveAtOnce::HasCome => self.has_come(slot),
+            MoveAtOnce::ComesNot => self.is_over(slot),
+            MoveAtOnce::Leaves => self.departs.insert(slot),
+            MoveAtOnce::LeavesNot => {
+                self.departs.remove(slot);
+                self.called_off.insert(slot, BTreeSet::new());
+            }
+            MoveAtOnce::IsLost => self.departs.remove(slot),
+            MoveAtOnce::HasLeft => {
+                self.departs.remove(slot);
+                self.gone.insert(slot, to);
+            }
+        }
+    }
+
+    /// Notes that the moves from here may have failed before the server knows.
+    pub(super) fn fail_departures(&mut self) {
+        let departs = std::mem::take(&mut self.departs);
+        self.called_off.extend(departs.iter().map(|slot| (slot, BTreeSet::new())));
+    }
+
+    /// Notes that a slot is its own again, and which master had it.
+    pub(super) fn is_back(&mut self, slot: u16, from: Option<usize>) {
+        self.gone.remove(&slot);
+        if let (Some(had), Some(from)) = (self.called_off.get_mut(&slot), from) {
+            had.insert(from);
+        }
+    }
+
+    /// Whether a slot is on its way from here.
+    pub(super) fn departs(&self, slot: u16) -> bool {
+        self.departs.has(slot)
+    }
+
+    /// Whether a slot that is lost has left at once, and for which master, if the server names one.
+    pub(super) fn take_gone(&mut self, slot: u16) -> Option<Option<usize>> {
+        self.gone.remove(&slot)
+    }
+
+    /// Those whose move from here was called off, or is if the node starts again now.
+    pub(super) fn called_off(&self) -> SlotRuns {
+        runs(self.called_off.keys().copied().chain(self.departs.iter()).collect())
+    }
+
+    /// Notes the same of these slots, for any master.
+    pub(super) fn call_off(&mut self, slots: &SlotRuns) {
+        self.called_off = all(slots).map(|slot| (slot % SLOTS, BTreeSet::new())).collect();
+    }
+
+    /// Whether this master may take the slot by a move that was called off. The next one then seems
+    /// complete.
+    pub(super) fn may_take_late(&self, slot: u16, to: usize) -> bool {
+        self.called_off.get(&slot).is_some_and(|had| !had.contains(&to))
+    }
+
+    /// Notes that the slot has come here so, or counts as if it had.
+    pub(super) fn has_come(&mut self, slot: u16) {
+        self.comes.insert(slot, true);
+    }
+
+    /// Notes that nothing of a move here matters any longer.
+    pub(super) fn is_over(&mut self, slot: u16) {
+        self.comes.remove(&slot);
+    }
+
+    /// Whether a slot is on its way here, or has just come.
+    pub(super) fn comes(&self, slot: u16) -> bool {
+        self.comes.contains_key(&slot)
+    }
+
+    /// Whether the server has said that it has come, and it is not settled.
+    pub(super) fn is_complete(&self, slot: u16) -> bool {
+        self.comes.get(&slot) == Some(&true)
+    }
+
+    /// Whether any slots come, or have come and are not settled.
+    pub(super) fn some_come(&self) -> bool {
+        !self.comes.is_empty()
+    }
+}
