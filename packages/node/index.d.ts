@@ -209,8 +209,8 @@ export class Locker {
    *
    * `lost` is aborted when the lease is lost; then the promise is rejected with the `LostError`,
    * whether the signal stopped the work or the work ignored it. If the work itself throws, that
-   * error is not replaced, unless it is `lost.reason`, or an `AbortError` without another cause:
-   * it is the `cause` of the `LostError` then. A release that too few nodes confirmed is no error
+   * error is not replaced, unless it is an `AbortError` without another cause: that is the `cause`
+   * of the `LostError` then. (`lost.reason` is the `LostError` itself.) A release that too few nodes confirmed is no error
    * here: the lease runs out. Neither `lost` nor the lock keeps the process alive: work that
    * waits for `lost` alone ends with the process, unless something else keeps that alive.
    */

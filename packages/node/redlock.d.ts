@@ -66,7 +66,10 @@ export interface ExecutionStats {
   readonly quorumSize: number
   /** Always empty. */
   readonly votesFor: Set<Client>
-  /** Which clients did not grant, and why: known only for a failed operation. */
+  /**
+   * Which clients did not grant, and why: known only for a failed operation. For one that was given
+   * as a URL, the node's address without password.
+   */
   readonly votesAgainst: Map<Client, Error>
 }
 

@@ -424,8 +424,11 @@ class Redlock extends EventEmitter {
       if (vote.vote === 'granted' || vote.vote === 'confirmed') return
       const said = vote.vote === 'not_held' ? 'no longer held' : vote.text
       const text = `${printable(resources.join(', '))}: ${said} (${vote.node})`
-      const error = vote.vote === 'held' ? new ResourceLockedError(text) : new Error(text)
-      votesAgainst.set(clients[node] ?? vote.node, error)
+      const isLocked = vote.vote === 'held' || vote.vote === 'not_held'
+      const error = isLocked ? new ResourceLockedError(text) : new Error(text)
+      const client = clients[node] ?? vote.node
+      // A URL as it was given may have a password.
+      votesAgainst.set(typeof client === 'string' ? vote.node : client, error)
       this.emit('error', error)
     })
     const quorumSize = Math.floor(membershipSize / 2) + 1

@@ -78,6 +78,25 @@ each('errors of nodes are emitted', async ({ make, library, key }) => {
   await lock.release()
 })
 
+each('the error of a release tells that the lock had ended', async ({ make, library, key }) => {
+  const redlock = make(once)
+  const errors = []
+  redlock.on('error', (error) => errors.push(error))
+  const lock = await redlock.acquire([key], 700)
+  await sleep(800)
+  const ended = await lock.release().catch((error) => error)
+  assert.ok(ended instanceof library.ExecutionError, ended)
+  // What a program does not report, because it happens.
+  assert.ok(errors.length > 0 && errors.every((error) => error instanceof library.ResourceLockedError))
+})
+
+test('the votes of clients that were given as URLs show no password', async () => {
+  const list = urls(nodes).map((url) => url.replace('//', '//:secret@'))
+  const failed = await new ours.Redlock(list, once).acquire(['a'], 5000).catch((error) => error)
+  const { votesAgainst } = await failed.attempts.at(-1)
+  assert.ok(votesAgainst.size > 0 && ![...votesAgainst.keys()].some((key) => key.includes('secret')))
+})
+
 test('a node that fails while a quorum grants emits nothing', async () => {
   const errors = []
   await nodes[2].kill()

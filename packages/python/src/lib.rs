@@ -37,6 +37,7 @@ fn split_nodes(text: &str) -> Vec<String> {
 
 #[pymodule]
 fn _lockmod(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Blocks>()?;
     module.add_class::<Exit>()?;
     module.add_class::<Core>()?;

@@ -350,6 +350,33 @@ def test_a_wait_lasts_until_a_quarantine_is_over(name: str, kind: Any) -> None:
         node.remove()
 
 
+@pytest.mark.parametrize("kind", [redis.asyncio.lock.Lock, compat.AsyncLock])
+def test_a_block_does_not_begin_with_a_lease_that_is_over(
+    servers: list[Node], name: str, kind: Any
+) -> None:
+    # The loop was blocked while the lock came, and another held it by the time the block began.
+    async def work() -> None:
+        client = redis.asyncio.Redis(port=servers[0].port)
+        first, second, third = (
+            kind(client, f"{name}:{kind.__module__}", timeout=ttl, sleep=0.02)
+            for ttl in (PATIENCE, 1, PATIENCE)
+        )
+
+        async def run() -> None:
+            async with second:
+                assert await second.owned() and not await third.acquire(blocking=False)
+
+        await first.acquire()
+        running = asyncio.create_task(run())
+        await asyncio.sleep(0.1)
+        await first.release()
+        time.sleep(1.3)
+        await running
+        await client.aclose()
+
+    asyncio.run(work())
+
+
 def test_after_a_patch_by_gevent_a_waiter_sleeps_between_its_tries(
     servers: list[Node], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import doctest
+import importlib.metadata
 import inspect
 import re
 from pathlib import Path
@@ -68,6 +69,10 @@ def undescribed(item: ast.ClassDef) -> list[str]:
         and not field.target.id.startswith("_")
         and not (isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant))
     ]
+
+
+def test_the_package_tells_its_version() -> None:
+    assert lockmod.__version__ == importlib.metadata.version("lockmod")
 
 
 def test_every_field_is_described() -> None:

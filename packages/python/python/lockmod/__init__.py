@@ -35,6 +35,8 @@ from ._guard import AsyncGuard, AsyncGuards, AsyncLost, Guard, Guards, Lost
 from ._locker import AsyncLocker, Lock, Locker, NodeInfo
 from ._options import Name
 
+__version__ = _lockmod.__version__
+
 # What it needs in Python cannot be imported at the end of a program.
 _lockmod.prepare()
 

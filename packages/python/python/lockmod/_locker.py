@@ -498,7 +498,8 @@ class Lock(Made, _lockmod.Blocks):
     2
     """
 
-    _part, _source = Options, "`lock(name)` of a Locker returns one"
+    _part = Options
+    _source = "`lock(name)` of a Locker returns one; for redis-py's Lock see lockmod.compat"
     _new = _lockmod.Blocks.__new__
 
     def __init__(self, locker: Locker, name: Name, options: Options) -> None:

@@ -11,6 +11,8 @@ from ._options import Length
 
 _T = TypeVar("_T", covariant=True)
 
+__version__: str
+
 class Port:
     def __init__(self) -> None: ...
     def fileno(self) -> int: ...

@@ -45,3 +45,12 @@ class Tries:
         # A node that is far away, or busy, may answer as soon as it is connected.
         is_slow = any(vote.vote == "timed_out" for vote in error.nodes)
         return isinstance(error, NoQuorumError) and is_slow and now < self._connected_by
+
+    def begin_again(self) -> bool:
+        """Whether to try again after a lease that ended before the program saw it: the event loop
+        was blocked, or the thread did not run.
+        """
+        left = self._end - time.monotonic()
+        if self._pause is None:
+            self.wait = max(0.0, left)
+        return left > 0

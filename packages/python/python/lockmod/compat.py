@@ -494,10 +494,15 @@ class Lock(_Base):
         tries = self._tries(blocking, blocking_timeout, token, pause)
         while True:
             try:
-                self._kept(self._locker.acquire(self._key, **self._options(tries)))
-                return True
+                guard = self._locker.acquire(self._key, **self._options(tries))
             except Failure as error:
                 if not self._goes_on(tries, error):
+                    return False
+            else:
+                if not guard.lost:
+                    self._kept(guard)
+                    return True
+                if not tries.begin_again():
                     return False
 
     def locked(self) -> bool:
@@ -574,10 +579,15 @@ class AsyncLock(_Base):
         tries = self._tries(blocking, blocking_timeout, token)
         while True:
             try:
-                self._kept(await self._locker.aio.acquire(self._key, **self._options(tries)))
-                return True
+                guard = await self._locker.aio.acquire(self._key, **self._options(tries))
             except Failure as error:
                 if not self._goes_on(tries, error):
+                    return False
+            else:
+                if not guard.lost:
+                    self._kept(guard)
+                    return True
+                if not tries.begin_again():
                     return False
 
     async def locked(self) -> bool:
