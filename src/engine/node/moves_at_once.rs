@@ -72,9 +72,12 @@ impl MovesAtOnce {
         self.departs.has(slot)
     }
 
-    /// Whether a slot that is lost has left at once, and for which master, if the server names one.
-    pub(super) fn take_gone(&mut self, slot: u16) -> Option<Option<usize>> {
-        self.gone.remove(&slot)
+    /// Those that have left and are not its own, and for which master, if the server names one.
+    pub(super) fn take_gone(&mut self, own: &SlotSet) -> BTreeMap<u16, Option<usize>> {
+        let reported = std::mem::take(&mut self.gone).into_iter();
+        let (to_come, gone) = reported.partition(|(slot, _)| own.has(*slot));
+        self.gone = to_come;
+        gone
     }
 
     /// Those whose move from here was called off, or is if the node starts again now.

@@ -95,7 +95,7 @@ impl SlotTable {
         self.see_back(&own);
         self.see_lost(&lost, &deleted);
         self.see_others(shares);
-        self.see_gone(&lost);
+        self.see_gone(&own);
         self.see_own(shares, own, now);
         self.doubt(lost_meanwhile, now);
         self.see_disputed(now);
@@ -187,11 +187,11 @@ impl SlotTable {
         !self.deleted.has(slot) && !self.behind.has(slot)
     }
 
-    /// Slots that have left at once, just after [`SlotTable::see_others`].
-    fn see_gone(&mut self, lost: &[u16]) {
-        for &slot in lost {
+    /// Slots that have left at once, just after [`SlotTable::see_others`]. Several may be lost before
+    /// the server has reported the end of the move for each.
+    fn see_gone(&mut self, own: &SlotSet) {
+        for (slot, to) in self.at_once.take_gone(own) {
             let place = usize::from(self.former[usize::from(slot)]).checked_sub(1);
-            let Some(to) = self.at_once.take_gone(slot) else { continue };
             // Its server does not say which locks it deletes.
             self.behind.insert(slot);
             if let Some(place) = place.filter(|place| to.is_none_or(|to| to == *place)) {

@@ -1976,6 +1976,12 @@ mod tests {
         assert_eq!(left(&mut node, 700), ["some", "some"], "it may not have sent all");
 
         let mut node = granting();
+        node.move_at_once(MoveAtOnce::Leaves, &vec![(5, 5)], None);
+        node.sees(&at_master(b"bb"), at(700));
+        gone(&mut node, b"bb", 700);
+        assert_eq!(left(&mut node, 700), ["some", "all"], "the end of another move came first");
+
+        let mut node = granting();
         gone(&mut node, b"cc", 700);
         node.sees(&at_master(b"bb"), at(800));
         assert_eq!(left(&mut node, 800), ["silent", "silent"], "a third had it in between");
