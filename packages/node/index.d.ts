@@ -132,7 +132,10 @@ export interface LockerOptions {
    * most about a third of the ttl, so that as long is left for a renewal.
    */
   lostMargin?: number | undefined
-  /** The nodes' `lockmod.max-ttl`, if it is not the default of a day. */
+  /**
+   * The nodes' `lockmod.max-ttl`, if it is not a day. (In a Cluster, and with `lockmod.replicas`,
+   * the default is a minute.)
+   */
   maxTtl?: number | undefined
   /**
    * How much the validity is shortened for clocks that run at different rates, in milliseconds: a
@@ -210,9 +213,10 @@ export class Locker {
    * `lost` is aborted when the lease is lost; then the promise is rejected with the `LostError`,
    * whether the signal stopped the work or the work ignored it. If the work itself throws, that
    * error is not replaced, unless it is an `AbortError` without another cause: that is the `cause`
-   * of the `LostError` then. (`lost.reason` is the `LostError` itself.) A release that too few nodes confirmed is no error
-   * here: the lease runs out. Neither `lost` nor the lock keeps the process alive: work that
-   * waits for `lost` alone ends with the process, unless something else keeps that alive.
+   * of the `LostError` then. (`lost.reason` is the `LostError` itself.) A release that too few
+   * nodes confirmed is no error here: the lease runs out. Neither `lost` nor the lock keeps the
+   * process alive: work that waits for `lost` alone ends with the process, unless something else
+   * keeps that alive.
    */
   using<T>(name: Name, work: (guard: Guard, lost: AbortSignal) => T | PromiseLike<T>): Promise<T>
   using<T>(

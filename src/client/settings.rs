@@ -156,8 +156,8 @@ impl LockerBuilder {
         self
     }
 
-    /// The nodes' `lockmod.max-ttl`, if it is not 24 hours. (Nodes with `lockmod.replicas` have a
-    /// default of one minute.)
+    /// The nodes' `lockmod.max-ttl`, if it is not 24 hours. (Nodes in a Cluster, and those with
+    /// `lockmod.replicas`, have a default of one minute.)
     #[must_use]
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.max_ttl = Some(max_ttl);

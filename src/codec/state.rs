@@ -13,11 +13,11 @@ use crate::engine::{
 };
 
 /// The newest version of a state file that this build reads. It writes it for a server of a Cluster
-/// where a move of a slot at once has failed; before, version 8 for one that knows how long leases
-/// may be; before that, version 5 or 4, with doubts or without; version 3 for another node that
-/// rests on replicas, and version 2 for all others. Older builds can read these.
+/// where a move of a slot at once has failed, or is under way; before, version 8 for one that knows
+/// how long leases may be; before that, version 5 or 4, with doubts or without; version 3 for
+/// another node that rests on replicas, and version 2 for all others. Older builds can read these.
 pub const STATE_VERSION: u8 = 9;
-const WITHOUT_CALLED_OFF: u8 = 8;
+const WITHOUT_FAILED_DEPARTURES: u8 = 8;
 const WITH_LENGTHS_OF_MASTERS: u8 = 7;
 const WITH_ONE_LENGTH: u8 = 6;
 const WITHOUT_LENGTHS: u8 = 5;
@@ -134,7 +134,7 @@ struct StateV8 {
 #[derive(Encode, Decode)]
 struct StateV9 {
     state: StateV8,
-    called_off: Vec<(u16, u16)>,
+    failed_departures: Vec<(u16, u16)>,
 }
 
 #[derive(Encode, Decode)]
@@ -251,13 +251,17 @@ impl StateV8 {
 
     /// Version 8 did not record which moves at once have failed.
     fn upgrade(self) -> StateV9 {
-        StateV9 { state: self, called_off: Vec::new() }
+        StateV9 { state: self, failed_departures: Vec::new() }
     }
 }
 
 impl StateV9 {
+    fn of(state: StateV8, memory: &ClusterMemory) -> StateV9 {
+        StateV9 { state, failed_departures: memory.failed_departures.clone() }
+    }
+
     fn memory(self) -> (StateV3, bool, ClusterMemory) {
-        let StateV9 { state, called_off } = self;
+        let StateV9 { state, failed_departures } = self;
         let StateV8 { state: StateV5 { state, doubts }, lengths, gone_until_boot_ms } = state;
         let length = |LengthV8 { longest_ms, until_boot_ms }| {
             (Millis::new(longest_ms), until_boot_ms.map(Instant::from_millis))
@@ -265,7 +269,7 @@ impl StateV9 {
         let (state, electorates) = state.electorates();
         let lengths = lengths.into_iter().map(length).collect();
         let gone_until = gone_until_boot_ms.map(Instant::from_millis);
-        (state, doubts, ClusterMemory { electorates, lengths, gone_until, called_off })
+        (state, doubts, ClusterMemory { electorates, lengths, gone_until, failed_departures })
     }
 }
 
@@ -305,11 +309,10 @@ pub fn encode_state(saved: &Saved, memory: &ClusterMemory) -> Vec<u8> {
     let longest_ms = saved.longest.get();
     let in_cluster = |state| StateV4::of(StateV3 { state, longest_ms }, &memory.electorates);
     let with_doubts = |state| StateV5 { state: in_cluster(state), doubts: saved.doubts };
-    let versioned = if !memory.called_off.is_empty() {
-        let (state, called_off) = (StateV8::of(with_doubts(state), memory), &memory.called_off);
-        encode(STATE_VERSION, &StateV9 { state, called_off: called_off.clone() })
+    let versioned = if !memory.failed_departures.is_empty() {
+        encode(STATE_VERSION, &StateV9::of(StateV8::of(with_doubts(state), memory), memory))
     } else if !memory.lengths.is_empty() || memory.gone_until.is_some() {
-        encode(WITHOUT_CALLED_OFF, &StateV8::of(with_doubts(state), memory))
+        encode(WITHOUT_FAILED_DEPARTURES, &StateV8::of(with_doubts(state), memory))
     } else if saved.doubts {
         encode(WITHOUT_LENGTHS, &with_doubts(state))
     } else if memory.electorates != Electorates::default() {
@@ -339,7 +342,7 @@ fn decode_version(version: u8, payload: &[u8]) -> Result<StateV9, CodecError> {
         WITH_LENGTHS_OF_MASTERS => {
             decode::<StateV7, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade().upgrade()
         }
-        WITHOUT_CALLED_OFF => decode::<StateV8, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
+        WITHOUT_FAILED_DEPARTURES => decode::<StateV8, BYTES_MAX_IN_CLUSTER>(payload)?.upgrade(),
         _ => decode::<_, BYTES_MAX_IN_CLUSTER>(payload)?,
     })
 }
@@ -429,7 +432,12 @@ mod tests {
     fn memory() -> ClusterMemory {
         let lengths = vec![(Millis::new(7), Some(Instant::from_millis(6))), (Millis::new(5), None)];
         let gone_until = Some(Instant::from_millis(9));
-        ClusterMemory { electorates: electorates(), lengths, gone_until, called_off: Vec::new() }
+        ClusterMemory {
+            electorates: electorates(),
+            lengths,
+            gone_until,
+            failed_departures: Vec::new(),
+        }
     }
 
     #[test]
@@ -457,11 +465,11 @@ mod tests {
                 assert_eq!(decode_state(&bytes), Ok((saved, memory.clone())));
                 let ClusterMemory { lengths, gone_until, .. } = self::memory();
                 let heard = ClusterMemory { lengths, ..memory.clone() };
-                let called_off = vec![(3, 4), (9, 9)];
+                let failed_departures = vec![(3, 4), (9, 9)];
                 for (memory, version) in [
-                    (heard, WITHOUT_CALLED_OFF),
-                    (ClusterMemory { gone_until, ..memory.clone() }, WITHOUT_CALLED_OFF),
-                    (ClusterMemory { called_off, ..memory }, STATE_VERSION),
+                    (heard, WITHOUT_FAILED_DEPARTURES),
+                    (ClusterMemory { gone_until, ..memory.clone() }, WITHOUT_FAILED_DEPARTURES),
+                    (ClusterMemory { failed_departures, ..memory }, STATE_VERSION),
                 ] {
                     let bytes = encode_state(&saved, &memory);
                     assert_eq!(bytes[NAME.len()], version);

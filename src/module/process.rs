@@ -88,8 +88,8 @@ pub(super) struct Process {
     pub(super) slots_seen_at: Instant,
     /// When questions or reports were last sent to the other masters.
     pub(super) slots_sent_at: Instant,
-    /// The slots that were left to the server when it said last that it had lost one, since the last
-    /// look at them.
+    /// The slots that were left to the server when it last said that it had lost one, since the
+    /// last look at them.
     pub(super) own_left: Option<SlotRuns>,
 }
 

@@ -210,9 +210,9 @@ pub(super) fn moves(
     let has_looked = process::with(server, |process| process.node.has_looked());
     // Valkey 9 sends what changes during the move to the wrong database, if several have keys.
     let is_sent = step != MoveAtOnce::HasLeft || !context.has_several_databases();
-    let step = if is_sent { step } else { MoveAtOnce::IsLost };
+    let step = if is_sent { step } else { MoveAtOnce::HasLeftUnproved };
     // The loss of a slot that comes again must not be seen later.
-    let looks_first = [MoveAtOnce::Comes, MoveAtOnce::HasCome, MoveAtOnce::IsLost];
+    let looks_first = [MoveAtOnce::Comes, MoveAtOnce::HasCome, MoveAtOnce::HasLeftUnproved];
     if looks_first.contains(&step) && has_looked {
         look(context);
     }

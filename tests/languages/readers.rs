@@ -107,8 +107,8 @@ async fn a_writer_of_each_language_becomes_a_reader_and_lets_others_in() {
         let refused = beside.ask(format_args!("acquire {NAME} 0"));
         assert!(refused.starts_with("lock 'shared'"), "{refused}");
 
-        // It stays a reader, also for a node that has forgotten it. (A quorum lets readers in: without
-        // one more node they would be lost.)
+        // It stays a reader, also for a node that has forgotten it. (A quorum lets readers in:
+        // without one more node they would be lost.)
         wait_until("both read everywhere", || read(&nodes, 2));
         nodes[0].run(&format!("DEL {NAME}")).unwrap();
         wait_until("it is given back beside the other", || {

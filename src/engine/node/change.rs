@@ -39,8 +39,8 @@ pub enum Change {
     Longest(Millis),
     /// The longest of [`ClusterMemory::lengths`].
     Lengths(Millis),
-    /// As in [`ClusterMemory::called_off`].
-    CalledOff(SlotRuns),
+    /// As in [`ClusterMemory::failed_departures`].
+    FailedDepartures(SlotRuns),
     /// As in [`Saved::doubts`].
     Doubts(bool),
     /// The electorates that the node knows.
@@ -74,7 +74,7 @@ impl Change {
             | Change::Demoted
             | Change::Longest(_)
             | Change::Lengths(_)
-            | Change::CalledOff(_)
+            | Change::FailedDepartures(_)
             | Change::Doubts(_)
             | Change::Electorates(_)
             | Change::DatedBy(_)
@@ -105,7 +105,7 @@ impl Change {
             Change::Demoted => saved.was_replica = true,
             Change::Longest(longest) => saved.longest = longest,
             Change::Lengths(longest) => memory.lengths = vec![(longest, None)],
-            Change::CalledOff(slots) => memory.called_off = slots,
+            Change::FailedDepartures(slots) => memory.failed_departures = slots,
             Change::Doubts(doubts) => saved.doubts = doubts,
             Change::Electorates(known) => memory.electorates = known,
             Change::NotAlwaysDurable => {}

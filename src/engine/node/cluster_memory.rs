@@ -18,7 +18,7 @@ pub struct ClusterMemory {
     pub gone_until: Option<Instant>,
     /// Slots whose move to another master at once has failed, or is under way: that one may take
     /// them late.
-    pub called_off: SlotRuns,
+    pub failed_departures: SlotRuns,
 }
 
 impl ClusterMemory {

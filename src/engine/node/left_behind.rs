@@ -13,8 +13,8 @@ impl Node {
         }
     }
 
-    /// Whether the deletion of a held lock in this slot is news, if the slot is not the server's own
-    /// by now.
+    /// Whether the deletion of a held lock in this slot is news, if the slot is no longer the
+    /// server's own.
     pub fn deletion_may_be_news(&self, slot: u16) -> bool {
         self.slots.as_ref().is_some_and(|slots| slots.table.may_be_news(slot))
     }

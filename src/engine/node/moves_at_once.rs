@@ -5,7 +5,7 @@
 //! | Set          | Enters                                       | Leaves                         |
 //! |--------------|----------------------------------------------|--------------------------------|
 //! | `departs`    | the server says that it leaves               | it has left, or stays          |
-//! | `called_off` | its move has failed, or may have; the state  | never                          |
+//! | `failed`     | its move has failed, or may have; the state  | never                          |
 //! |              | file has it                                  |                                |
 //! | `comes`      | the server says that it comes; it stays      | it settles, is lost, or does   |
 //! |              | although disputed                            | not come                       |
@@ -24,12 +24,12 @@ pub(super) struct MovesAtOnce {
     departs: SlotSet,
     /// Those that were to leave, and stayed, as far as this node knows: the other master may take
     /// them late. With the masters that they have come from since, which have nothing more to take.
-    called_off: BTreeMap<u16, BTreeSet<usize>>,
+    failed: BTreeMap<u16, BTreeSet<usize>>,
     /// Those that are on their way here, or have come, and whether the server has said that: if the
     /// other master has not seen the end of it, locks may be left there.
     comes: BTreeMap<u16, bool>,
-    /// Those that have left, as the server says, until a look shows it; and for which master, if the
-    /// server does not compare that with who has them now.
+    /// Those that have left, as the server says, until a look shows it; and for which master, if
+    /// the server names it.
     gone: BTreeMap<u16, Option<usize>>,
 }
 
@@ -43,9 +43,9 @@ impl MovesAtOnce {
             MoveAtOnce::Leaves => self.departs.insert(slot),
             MoveAtOnce::LeavesNot => {
                 self.departs.remove(slot);
-                self.called_off.insert(slot, BTreeSet::new());
+                self.failed.insert(slot, BTreeSet::new());
             }
-            MoveAtOnce::IsLost => self.departs.remove(slot),
+            MoveAtOnce::HasLeftUnproved => self.departs.remove(slot),
             MoveAtOnce::HasLeft => {
                 self.departs.remove(slot);
                 self.gone.insert(slot, to);
@@ -56,13 +56,13 @@ impl MovesAtOnce {
     /// Notes that the moves from here may have failed before the server knows.
     pub(super) fn fail_departures(&mut self) {
         let departs = std::mem::take(&mut self.departs);
-        self.called_off.extend(departs.iter().map(|slot| (slot, BTreeSet::new())));
+        self.failed.extend(departs.iter().map(|slot| (slot, BTreeSet::new())));
     }
 
     /// Notes that a slot is its own again, and which master had it.
     pub(super) fn is_back(&mut self, slot: u16, from: Option<usize>) {
         self.gone.remove(&slot);
-        if let (Some(had), Some(from)) = (self.called_off.get_mut(&slot), from) {
+        if let (Some(had), Some(from)) = (self.failed.get_mut(&slot), from) {
             had.insert(from);
         }
     }
@@ -80,20 +80,20 @@ impl MovesAtOnce {
         gone
     }
 
-    /// Those whose move from here was called off, or is if the node starts again now.
-    pub(super) fn called_off(&self) -> SlotRuns {
-        runs(self.called_off.keys().copied().chain(self.departs.iter()).collect())
+    /// Those whose move from here has failed, or has if the node starts again now.
+    pub(super) fn failed_departures(&self) -> SlotRuns {
+        runs(self.failed.keys().copied().chain(self.departs.iter()).collect())
     }
 
     /// Notes the same of these slots, for any master.
-    pub(super) fn call_off(&mut self, slots: &SlotRuns) {
-        self.called_off = all(slots).map(|slot| (slot % SLOTS, BTreeSet::new())).collect();
+    pub(super) fn remember_failed(&mut self, slots: &SlotRuns) {
+        self.failed = all(slots).map(|slot| (slot % SLOTS, BTreeSet::new())).collect();
     }
 
-    /// Whether this master may take the slot by a move that was called off. The next one then seems
+    /// Whether this master may take the slot by a move that has failed. The next one then seems
     /// complete.
     pub(super) fn may_take_late(&self, slot: u16, to: usize) -> bool {
-        self.called_off.get(&slot).is_some_and(|had| !had.contains(&to))
+        self.failed.get(&slot).is_some_and(|had| !had.contains(&to))
     }
 
     /// Notes that the slot has come here so, or counts as if it had.

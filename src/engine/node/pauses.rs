@@ -21,9 +21,10 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// Notes a look at the slots. Returns whether the server has held back writes, and no longer
-    /// does, or may have: it does so for two seconds at least if the other server may take a slot.
-    /// `is_explained`: it has just reported that the other one has.
+    /// Notes a look at the slots. Returns whether moves from here at once may have failed: writes
+    /// went on, or the server hung for so long that they may have. It holds them back for two
+    /// seconds at least while the other server may take a slot. `is_explained`: it has just
+    /// reported that the other one has.
     pub(super) fn look(&mut self, shares: &Shares, is_explained: bool, now: Instant) -> bool {
         let has_hung = self.hang.lasts(now);
         self.hang.look(now);

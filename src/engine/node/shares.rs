@@ -200,8 +200,9 @@ pub enum MoveAtOnce {
     LeavesNot,
     /// They have left, and the server has held back writes until it has read that.
     HasLeft,
-    /// They have left, and the server may not have sent all. To be told after a look that shows it.
-    IsLost,
+    /// They have left, and the server may not have sent all. To be told after a look that shows
+    /// that they have.
+    HasLeftUnproved,
 }
 
 /// A question to another master about slots: see [`Node::questions`](super::Node::questions).

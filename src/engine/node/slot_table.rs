@@ -39,7 +39,7 @@ const YIELDS_IN: Millis = Millis::new(BEAT.get() / 5);
 /// What is known of the slots, and the other masters that have them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SlotTable {
-    /// The other masters that the node knows.
+    /// The masters that the node knows, without itself unless its server names it as a target.
     others: Vec<OtherMaster>,
     /// By slot: which of them had it last, counted from 1; zero if none did.
     former: Vec<u16>,
@@ -187,8 +187,8 @@ impl SlotTable {
         !self.deleted.has(slot) && !self.behind.has(slot)
     }
 
-    /// Slots that have left at once, just after [`SlotTable::see_others`]. Several may be lost before
-    /// the server has reported the end of the move for each.
+    /// Slots that have left at once, just after [`SlotTable::see_others`]. Several may be lost
+    /// before the server has reported the end of the move for each.
     fn see_gone(&mut self, own: &SlotSet) {
         for (slot, to) in self.at_once.take_gone(own) {
             let place = usize::from(self.former[usize::from(slot)]).checked_sub(1);
@@ -338,9 +338,10 @@ impl SlotTable {
         is_for_them && usize::from(self.former[usize::from(slot)]) == place + 1
     }
 
-    /// Whether all locks have left with a slot that this node has lost. Those that have not moved
-    /// by steps were deleted. Of a move at once the server tells the end, unless it has given the
-    /// move up: then locks were granted here before the other master took the slot all the same.
+    /// Whether all locks have left with a slot that this node has lost. Its server deletes those
+    /// that have not, and tells the module, unless a move at once of the slot has failed. Of a move
+    /// at once it tells the end, unless it has given the move up: then locks were granted here
+    /// before the other master took the slot all the same.
     fn has_all_moved(&self, slot: u16, (to, passage): (usize, Passage)) -> bool {
         let is_complete = match passage {
             Passage::AtOnce => matches!(self.handed.get(&slot), Some((_, Passage::AtOnce))),

@@ -74,8 +74,8 @@ pub struct Slots {
     pub(super) told: Option<(Instant, Footing)>,
     /// What the state file has as [`Saved::doubts`](super::Saved::doubts).
     has_noted_doubts: bool,
-    /// What it has as [`ClusterMemory::called_off`].
-    noted_called_off: SlotRuns,
+    /// What it has as [`ClusterMemory::failed_departures`].
+    noted_failed_departures: SlotRuns,
     /// A node that rests on replicas has not begun its wait anew since most masters first confirmed
     /// the slots that it had at its start or promotion: of others, it asks their masters.
     owes_wait: bool,
@@ -104,7 +104,7 @@ impl Slots {
             jumped_at: None,
             told: None,
             has_noted_doubts: false,
-            noted_called_off: SlotRuns::new(),
+            noted_failed_departures: SlotRuns::new(),
             owes_wait: was_promoted,
             had_company,
             hides_locks: false,
@@ -162,11 +162,11 @@ impl Slots {
         let begin = (doubts && !had_doubts).then_some(Change::Doubts(true));
         let end = (!doubts && had_doubts).then_some(Change::Doubts(false));
         let longest = self.lengths.news(now);
-        let called_off = self.table.at_once.called_off();
-        let before = std::mem::replace(&mut self.noted_called_off, called_off.clone());
-        let called_off = (before != called_off).then_some(Change::CalledOff(called_off));
+        let failed = self.table.at_once.failed_departures();
+        let before = std::mem::replace(&mut self.noted_failed_departures, failed.clone());
+        let failed = (before != failed).then_some(Change::FailedDepartures(failed));
         // Whoever knows an electorate knows the lengths that came with it.
-        begin.into_iter().chain(called_off).chain(longest).chain(electorates).chain(end).collect()
+        begin.into_iter().chain(failed).chain(longest).chain(electorates).chain(end).collect()
     }
 
     /// Whether the node may decide at all. A rest does not end while too few masters answer: how
@@ -290,12 +290,12 @@ impl Node {
     /// number of a question contains the boot, so that no answer to a question of an earlier one
     /// counts: its clock may have been ahead. `memory`: that of the state file.
     pub fn join_cluster(&mut self, boot: u64, memory: ClusterMemory, now: Instant) {
-        let ClusterMemory { electorates, lengths, gone_until, called_off } = memory;
+        let ClusterMemory { electorates, lengths, gone_until, failed_departures } = memory;
         let mut slots = Slots::new(boot, false, electorates);
         slots.lengths = Lengths::restored(lengths, now);
         slots.gone_until = gone_until.unwrap_or_default();
-        slots.table.at_once.call_off(&called_off);
-        slots.noted_called_off = called_off;
+        slots.table.at_once.remember_failed(&failed_departures);
+        slots.noted_failed_departures = failed_departures;
         self.slots = Some(Box::new(slots));
     }
 
@@ -307,8 +307,8 @@ impl Node {
         if let Some(before) = &self.slots {
             slots.confirmations.remember(&before.confirmations);
             slots.lengths.clone_from(&before.lengths);
-            slots.table.at_once.call_off(&before.table.at_once.called_off());
-            slots.noted_called_off.clone_from(&before.noted_called_off);
+            slots.table.at_once.remember_failed(&before.table.at_once.failed_departures());
+            slots.noted_failed_departures.clone_from(&before.noted_failed_departures);
         }
         self.slots = Some(Box::new(slots));
     }
@@ -385,8 +385,8 @@ impl Node {
     }
 
     /// Takes what the server tells of slots that it moves at once. Those that have left must be
-    /// looked at before anything else. `to`: where the move led, unless the server has compared
-    /// that with who has the slots now. A move that fails is counted where the slots stay.
+    /// looked at before anything else. `to`: where the move led. Redis names that; Valkey
+    /// does not, but checks it. A move that fails is counted where the slots stay.
     pub fn move_at_once(&mut self, step: MoveAtOnce, moved: &SlotRuns, to: Option<&[u8]>) {
         self.tally.counts.failed_moves += u64::from(step == MoveAtOnce::LeavesNot);
         if let Some(slots) = &mut self.slots {
@@ -1952,7 +1952,7 @@ mod tests {
 
         // Regressions: it was called off before a start; and who calls a move by steps off doubts,
         // so that it asks after a crash too.
-        let memory = ClusterMemory { called_off: vec![(5, 5)], ..ClusterMemory::default() };
+        let memory = ClusterMemory { failed_departures: vec![(5, 5)], ..ClusterMemory::default() };
         let mut node = Node::new();
         node.join_cluster(BOOT, memory, at(0));
         node.sees(&shares(&[]), at(100));
@@ -1972,7 +1972,7 @@ mod tests {
         let mut node = granting();
         node.move_at_once(MoveAtOnce::Leaves, &vec![(5, 5)], None);
         node.sees(&at_master(b"bb"), at(700));
-        node.move_at_once(MoveAtOnce::IsLost, &vec![(5, 5)], None);
+        node.move_at_once(MoveAtOnce::HasLeftUnproved, &vec![(5, 5)], None);
         assert_eq!(left(&mut node, 700), ["some", "some"], "it may not have sent all");
 
         let mut node = granting();

@@ -104,8 +104,9 @@ struct Plan {
     replica: Option<usize>,
     /// Whether the longest lease that a server allows changes at any time.
     changes_lengths: bool,
-    /// Whether what masters tell each other is without their epochs, as in Valkey 8.1 and newer.
-    are_epochs_silent: bool,
+    /// Whether servers are as Valkey: messages of modules are without epochs, all deletions are
+    /// told, and a move at once fails up to a second after writes have gone on.
+    is_valkey: bool,
 }
 
 impl Plan {
@@ -119,7 +120,7 @@ impl Plan {
         let replica = replica.filter(|_| faults > 0);
         let changes_lengths = faults > 0 && seed.is_multiple_of(3);
         let node_timeout = NODE_TIMEOUTS[if changes_lengths { 0 } else { seed as usize / 36 % 2 }];
-        let are_epochs_silent = seed.is_multiple_of(2);
+        let is_valkey = seed.is_multiple_of(2);
         Plan {
             seed,
             broken,
@@ -129,7 +130,7 @@ impl Plan {
             settled,
             replica,
             changes_lengths,
-            are_epochs_silent,
+            is_valkey,
         }
     }
 
@@ -180,8 +181,9 @@ struct Master {
     /// It holds back writes until then, and hands this slot over to this master at once.
     holds_until: Instant,
     hands_over: Option<(u16, usize)>,
-    /// Those that it was to hand over at once since it has had them.
-    at_once: BTreeSet<u16>,
+    /// Those that it was to hand over at once since it has had them: Redis does not tell what it
+    /// deletes of these.
+    deletes_silently: BTreeSet<u16>,
     hangs_until: Instant,
     /// When it reads its messages again after it has hung.
     reads_from: Instant,
@@ -454,7 +456,7 @@ impl Cluster {
                 migrating: BTreeMap::new(),
                 holds_until: now,
                 hands_over: None,
-                at_once: BTreeSet::new(),
+                deletes_silently: BTreeSet::new(),
                 hangs_until: now,
                 reads_from: now,
                 is_to_start_at: None,

@@ -58,7 +58,7 @@ impl Cluster {
             self.masters[to].node.engine.move_at_once(MoveAtOnce::Comes, &runs([slot]), None);
         }
         let master = &mut self.masters[from];
-        master.at_once.insert(slot);
+        master.deletes_silently.insert(slot);
         (master.hands_over, master.holds_until) = (Some((slot, to)), until);
         master.node.engine.move_at_once(MoveAtOnce::Leaves, &runs([slot]), None);
         self.keep_news(from);

@@ -33,7 +33,7 @@ impl Cluster {
             Mail::Assign { .. } => now + self.millis(500, 8_000),
             _ => last.map_or(due, |last| last.max(due)),
         };
-        let is_silent = self.plan.are_epochs_silent && is_text(&mail);
+        let is_silent = self.plan.is_valkey && is_text(&mail);
         let master = &self.masters[from];
         let epochs = (!is_silent).then_some((master.epochs[from], master.current_epoch));
         self.mail.push(Letter { due, from, to, epochs, mail });
@@ -169,7 +169,7 @@ impl Cluster {
             self.counts.deleted += u64::from(lock.is_some());
             let stands = lock.is_some_and(|lock| lock.is_held(now));
             // Redis says nothing of what it deletes after a move at once.
-            let is_told = self.plan.are_epochs_silent || !self.masters[at].at_once.contains(&slot);
+            let is_told = self.plan.is_valkey || !self.masters[at].deletes_silently.contains(&slot);
             let is_own = self.masters[at].owners[&slot] == at;
             let node = &mut self.masters[at].node;
             let is_news = stands && node.engine.deletion_may_be_news(slot) && !is_own;
@@ -235,7 +235,7 @@ impl Cluster {
         let (now, broken) = (Instant::now(), self.plan.broken);
         let master = &mut self.masters[at];
         // Valkey knows that a second later, if `hz` is 1. The slot may have gone by then.
-        let late = Duration::from_secs(self.plan.are_epochs_silent.into());
+        let late = Duration::from_secs(self.plan.is_valkey.into());
         let knows = broken != Broken::BelievesLateTakers;
         let failed = master.hands_over.take_if(|_| knows && master.holds_until + late <= now);
         if let Some((slot, _)) = failed {
@@ -502,7 +502,7 @@ impl Master {
 
     pub(super) fn take(&mut self, slot: u16, own: usize) {
         self.owners.insert(slot, own);
-        self.at_once.remove(&slot);
+        self.deletes_silently.remove(&slot);
         self.importing.remove(&slot);
         self.waits_in.remove(&slot);
     }

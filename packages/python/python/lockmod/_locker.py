@@ -124,7 +124,8 @@ class Locker(Single):
       and at most 500 ms, unless given.
     - `lost_margin`: how long before its end a lease counts as lost: a tenth of the ttl, at most
       1 s, unless given. At most about a third of the ttl, so that as long is left for a renewal.
-    - `max_ttl`: the nodes' `lockmod.max-ttl`, if it is not the default of a day.
+    - `max_ttl`: the nodes' `lockmod.max-ttl`, if it is not a day. (In a Cluster, and with
+      `lockmod.replicas`, the default is a minute.)
     - `drift`: how much the validity is shortened for clocks that run at different rates, in
       seconds: a hundredth of the ttl and 2 ms, unless given.
     - `allow_even_nodes`: allows an even number of nodes, which survives no more failures than one

@@ -168,8 +168,8 @@ unsafe extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c
             let is_own = |slot| {
                 let mut is_own = false;
                 let look = |context: &mut Context<'_>| is_own = slots::is_own(context, slot);
-                // SAFETY: the module's own context lasts, and has no key open. `CLUSTER NODES` looks
-                // at no key.
+                // SAFETY: the module's own context lasts, and has no key open. `CLUSTER NODES`
+                // looks at no key.
                 unsafe { Context::enter(detached(), "a look at a slot", look) };
                 is_own
             };
