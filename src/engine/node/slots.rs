@@ -83,8 +83,6 @@ pub struct Slots {
     had_company: bool,
     /// Slots have come at once since the last survey began, so it may not see locks there.
     pub(super) hides_locks: bool,
-    /// The server has reported since the last look that slots have left at once.
-    has_just_left: bool,
 }
 
 impl Slots {
@@ -108,7 +106,6 @@ impl Slots {
             owes_wait: was_promoted,
             had_company,
             hides_locks: false,
-            has_just_left: false,
         }
     }
 
@@ -119,8 +116,7 @@ impl Slots {
     /// Notes which master has which slots. `has_jumped`: whether this one ever has. Returns whether
     /// it has lost any.
     fn see(&mut self, shares: &Shares, has_jumped: bool, now: Instant) -> bool {
-        let is_explained = std::mem::take(&mut self.has_just_left);
-        if self.pauses.look(shares, is_explained, now) {
+        if self.pauses.look(shares, now) {
             self.table.at_once.fail_departures();
         }
         self.owes_wait |= self.table.looked_at().is_none() && !shares.own.is_empty();
@@ -391,7 +387,9 @@ impl Node {
         self.tally.counts.failed_moves += u64::from(step == MoveAtOnce::LeavesNot);
         if let Some(slots) = &mut self.slots {
             slots.table.move_at_once(step, moved, to);
-            slots.has_just_left = step == MoveAtOnce::HasLeft;
+            if step == MoveAtOnce::HasLeft {
+                slots.pauses.has_left();
+            }
             slots.hides_locks |= matches!(step, MoveAtOnce::Comes | MoveAtOnce::HasCome);
         }
     }
@@ -1801,7 +1799,7 @@ mod tests {
     #[test]
     fn a_slot_that_leaves_after_the_server_has_gone_on_may_have_left_locks() {
         let question = (&vec![(9, 9)], Passage::AtOnce);
-        // When the server holds back writes, and when it reports that the slot has left.
+        // Whether the server holds back writes, and when it reports that the slot has left.
         for (holds_back, reported_at, is_whole) in
             [(true, 400, true), (true, 700, false), (false, 400, true), (false, 3_000, false)]
         {
@@ -1821,6 +1819,40 @@ mod tests {
             node.sees(&given(), at(reported_at));
             let answers = node.asked(b"bb", question, (at(reported_at), LONGEST), |_| false);
             assert_eq!(answers[0].held.is_zero(), is_whole, "{holds_back} {reported_at}");
+        }
+    }
+
+    /// Regressions: the end of one move explained that writes went on, and another was given up by
+    /// the clock at the same time; the next move counted as failed because Redis let writes go on
+    /// after its report; and a node that gave away many slots in a row decided nowhere meanwhile.
+    #[test]
+    fn the_end_of_a_move_explains_that_writes_go_on_unless_their_time_was_over() {
+        let question = (&vec![(9, 9)], Passage::AtOnce);
+        // When writes are first held back and when they go on; whether the server reports the end
+        // of a move before that.
+        for (from, until, is_early, is_whole) in [
+            (200, 300, false, true),
+            (200, 300, true, true),
+            (200, 2_050, false, false),
+            (200, 2_050, true, false),
+        ] {
+            let (mut node, mut lock) = (node(), Lock::default());
+            let long = Claim { ttl: Millis::new(9_000), ..claim() };
+            assert!(node.acquire(&mut lock, long, b"", at(50)).is_ok());
+            node.move_at_once(MoveAtOnce::Leaves, &vec![(8, 9)], None);
+            let held_back = Shares { holds_back: true, ..shares(&[]) };
+            (from..until).step_by(100).for_each(|now| node.sees(&held_back, at(now)));
+            let without = Shares { own: vec![(0, 7), (9, 9)], ..shares(&[]) };
+            node.move_at_once(MoveAtOnce::HasLeft, &vec![(8, 8)], None);
+            if is_early {
+                node.sees(&Shares { holds_back: true, ..without.clone() }, at(until));
+            }
+            node.sees(&without, at(until));
+            assert_eq!(decides(&node, 5), is_whole, "a rest is for what may have been missed");
+            node.move_at_once(MoveAtOnce::HasLeft, &vec![(9, 9)], None);
+            node.sees(&given(), at(until + 10));
+            let answers = node.asked(b"bb", question, (at(until + 10), LONGEST), |_| false);
+            assert_eq!(answers[0].held.is_zero(), is_whole, "{from} {until} {is_early}");
         }
     }
 
