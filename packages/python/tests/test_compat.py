@@ -372,6 +372,14 @@ def test_a_block_does_not_begin_with_a_lease_that_is_over(
         await first.release()
         time.sleep(1.3)
         await running
+        await third.acquire(blocking=False)
+        await third.release()
+        # Nobody else wants it, so it is acquired, although the time to wait is over.
+        trying = asyncio.create_task(second.acquire(blocking=False))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        time.sleep(1.3)
+        assert await trying
         await client.aclose()
 
     asyncio.run(work())

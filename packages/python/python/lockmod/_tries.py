@@ -28,7 +28,7 @@ class Tries:
     def __init__(self, wait: float, pause: float | None) -> None:
         now = time.monotonic()
         self.wait, self._end, self._connected_by = 0.0, now + wait, now + _CONNECTING
-        self._pause = pause
+        self._pause, self._has_begun_again = pause, False
 
     def go_on(self, error: LockError) -> bool:
         """Whether to try again after this error."""
@@ -48,9 +48,10 @@ class Tries:
 
     def begin_again(self) -> bool:
         """Whether to try again after a lease that ended before the program saw it: the event loop
-        was blocked, or the thread did not run.
+        was blocked, or the thread did not run. Once more also when the wait is over, as redis-py.
         """
         left = self._end - time.monotonic()
+        is_first, self._has_begun_again = not self._has_begun_again, True
         if self._pause is None:
             self.wait = max(0.0, left)
-        return left > 0
+        return left > 0 or is_first
