@@ -103,8 +103,8 @@ pub(super) fn unlinked(
     slot: impl FnOnce() -> Option<u16>,
     is_own: impl FnOnce(u16) -> bool,
 ) {
-    if lock.is_held(clock::now())
-        && process::with(server, |process| process.node.is_in_cluster())
+    if process::with(server, |process| process.node.is_in_cluster())
+        && lock.is_held(clock::now())
         && ffi::server_flags(server).is_master()
         && let Some(slot) = slot()
         && process::with(server, |process| process.node.deletion_may_be_news(slot))

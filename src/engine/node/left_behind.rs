@@ -30,8 +30,7 @@ impl Node {
     /// The same for each of its slots.
     pub fn deleted_in_all_slots(&mut self) {
         if let Some(slots) = &mut self.slots {
-            let own: Vec<u16> = slots.table.own().iter().collect();
-            own.into_iter().for_each(|slot| slots.table.deleted_in(slot));
+            slots.table.deleted_in_all();
         }
     }
 

@@ -111,8 +111,7 @@ impl SlotTable {
         }
         for slot in own.without(&self.own) {
             self.behind.remove(slot);
-            let former = usize::from(self.former[usize::from(slot)]).checked_sub(1);
-            self.at_once.is_back(slot, former);
+            self.at_once.is_back(slot, self.former(slot));
         }
     }
 
@@ -182,6 +181,11 @@ impl SlotTable {
         }
     }
 
+    /// The same for each of its slots.
+    pub(super) fn deleted_in_all(&mut self) {
+        self.deleted = self.own.clone();
+    }
+
     /// Whether the deletion of a held lock in this slot may be news.
     pub(super) fn may_be_news(&self, slot: u16) -> bool {
         !self.deleted.has(slot) && !self.behind.has(slot)
@@ -191,10 +195,10 @@ impl SlotTable {
     /// before the server has reported the end of the move for each.
     fn see_gone(&mut self, own: &SlotSet) {
         for (slot, to) in self.at_once.take_gone(own) {
-            let place = usize::from(self.former[usize::from(slot)]).checked_sub(1);
             // Its server does not say which locks it deletes.
             self.behind.insert(slot);
-            if let Some(place) = place.filter(|place| to.is_none_or(|to| to == *place)) {
+            if let Some(place) = self.former(slot).filter(|place| to.is_none_or(|to| to == *place))
+            {
                 self.handed.insert(slot, (place, Passage::AtOnce));
             }
         }
@@ -240,8 +244,7 @@ impl SlotTable {
         }
         self.moves.values_mut().for_each(|seen| seen.notice_pause(now));
         for slot in self.own.without(&self.settled) {
-            let former = usize::from(self.former[usize::from(slot)]).checked_sub(1);
-            let former = former.or(self.handed.get(&slot).map(|(to, _)| *to));
+            let former = self.former(slot).or(self.handed.get(&slot).map(|(to, _)| *to));
             let is_orphan = former.is_none() && self.orphans.has(slot);
             let stage = if is_orphan { MoveStage::Found } else { MoveStage::Came };
             let found = || Move::new(stage, former, now);
@@ -335,7 +338,12 @@ impl SlotTable {
     /// Whether this master had a slot next that this node has lost, as far as the node knows.
     fn is_theirs(&self, slot: u16, place: usize) -> bool {
         let is_for_them = self.handed.get(&slot).is_none_or(|(to, _)| *to == place);
-        is_for_them && usize::from(self.former[usize::from(slot)]) == place + 1
+        is_for_them && self.former(slot) == Some(place)
+    }
+
+    /// Which other master had this slot last, if any did.
+    fn former(&self, slot: u16) -> Option<usize> {
+        usize::from(self.former[usize::from(slot)]).checked_sub(1)
     }
 
     /// Whether all locks have left with a slot that this node has lost. Its server deletes those

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from ._errors import HeldError, LockError, NoQuorumError, TooLateError
+from ._errors import HeldError, LockError, LostError, NoQuorumError, TooLateError
 
 # How long nodes may be silent before an acquisition that may wait gives them up.
 _CONNECTING = 2.0
@@ -28,11 +28,13 @@ class Tries:
     def __init__(self, wait: float, pause: float | None) -> None:
         now = time.monotonic()
         self.wait, self._end, self._connected_by = 0.0, now + wait, now + _CONNECTING
-        self._pause, self._has_begun_again = pause, False
+        self._pause, self._has_lost = pause, False
 
     def go_on(self, error: LockError) -> bool:
         """Whether to try again after this error."""
         now = time.monotonic()
+        if isinstance(error, LostError):
+            return self._begin_again(now)
         if self.wait > 0 or now >= self._end:
             return False
         able = [vote for vote in error.nodes if vote.vote in _ABLE]
@@ -46,12 +48,9 @@ class Tries:
         is_slow = any(vote.vote == "timed_out" for vote in error.nodes)
         return isinstance(error, NoQuorumError) and is_slow and now < self._connected_by
 
-    def begin_again(self) -> bool:
-        """Whether to try again after a lease that ended before the program saw it: the event loop
-        was blocked, or the thread did not run. Once more also when the wait is over, as redis-py.
-        """
-        left = self._end - time.monotonic()
-        is_first, self._has_begun_again = not self._has_begun_again, True
+    def _begin_again(self, now: float) -> bool:
+        """After a lease that was lost at once. Once also when the wait is over, as redis-py."""
+        had_lost, self._has_lost = self._has_lost, True
         if self._pause is None:
-            self.wait = max(0.0, left)
-        return left > 0 or is_first
+            self.wait = max(0.0, self._end - now)
+        return now < self._end or not had_lost

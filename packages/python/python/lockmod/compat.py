@@ -102,7 +102,6 @@ _lockers: WeakValueDictionary[tuple[tuple[str, ...], float, Files], Locker]
 _lockers = WeakValueDictionary()
 _having: WeakKeyDictionary[object, set[Locker]] = WeakKeyDictionary()
 _making = threading.RLock()
-_Held = TypeVar("_Held", Guard, AsyncGuard)
 _T = TypeVar("_T")
 
 
@@ -333,7 +332,7 @@ class _Base(Single):
         """
         if tries.go_on(error):
             return True
-        if isinstance(error, (HeldError, TooLateError)):
+        if isinstance(error, (HeldError, LostError, TooLateError)):
             return False
         raise self._failed(error) from error
 
@@ -368,11 +367,14 @@ class _Base(Single):
                 raise
             logger.warning("Lock was unlocked or no longer owned when exiting context manager.")
 
-    def _kept(self, guard: _Held) -> _Held:
-        """As with redis-py, the lock stays if the object is dropped without a release."""
-        guard._lease.keep()  # pyright: ignore[reportPrivateUsage]
+    def _keep(self, guard: Guard | AsyncGuard) -> None:
+        """As with redis-py, the lock stays if the object is dropped without a release.
+
+        Raises `LostError` if the lease ended before the program saw it: the event loop was blocked,
+        or the thread did not run.
+        """
+        guard.keep()
         self.local.guard, self.local.token = guard, str(guard.fence).encode()
-        return guard
 
     def _guard(self) -> Any:
         return getattr(self.local, "guard", None)
@@ -494,15 +496,10 @@ class Lock(_Base):
         tries = self._tries(blocking, blocking_timeout, token, pause)
         while True:
             try:
-                guard = self._locker.acquire(self._key, **self._options(tries))
+                self._keep(self._locker.acquire(self._key, **self._options(tries)))
+                return True
             except Failure as error:
                 if not self._goes_on(tries, error):
-                    return False
-            else:
-                if not guard.lost:
-                    self._kept(guard)
-                    return True
-                if not tries.begin_again():
                     return False
 
     def locked(self) -> bool:
@@ -579,15 +576,10 @@ class AsyncLock(_Base):
         tries = self._tries(blocking, blocking_timeout, token)
         while True:
             try:
-                guard = await self._locker.aio.acquire(self._key, **self._options(tries))
+                self._keep(await self._locker.aio.acquire(self._key, **self._options(tries)))
+                return True
             except Failure as error:
                 if not self._goes_on(tries, error):
-                    return False
-            else:
-                if not guard.lost:
-                    self._kept(guard)
-                    return True
-                if not tries.begin_again():
                     return False
 
     async def locked(self) -> bool:
