@@ -381,7 +381,10 @@ export class Guards {
 export class LockError extends Error {
   /** Each node's vote, in the order of the nodes; empty if none was asked. */
   readonly nodes: ReadonlyArray<NodeVote>
-  /** For an acquisition, how long it tried. */
+  /**
+   * For an acquisition, how long it tried. The nodes are asked afterwards who holds the lock, for
+   * at most `timeout`.
+   */
   readonly waited: number | undefined
   /** For an acquisition, how often all nodes were asked. */
   readonly attempts: number | undefined

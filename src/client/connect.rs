@@ -201,11 +201,15 @@ impl Address {
         if is_resp3 && !self.is_deaf {
             asked.push(Packet::new(&[b"SUBSCRIBE", channel]));
         }
-        let replies = exchange(&mut stream, &asked).await?;
-        if let Some(Reply::Error(text)) = replies.first() {
-            is_alive(text)?;
+        // In the order of the requests.
+        let mut replies = exchange(&mut stream, &asked).await?.into_iter();
+        let (pong, info) = (replies.next(), replies.next());
+        let role = if self.must_be_master { replies.next() } else { None };
+        let subscribed = replies.next();
+        if let Some(Reply::Error(text)) = pong {
+            is_alive(&text)?;
         }
-        let told = |field| replies.get(1).and_then(|info| info_field(info, field));
+        let told = |field| info.as_ref().and_then(|info| info_field(info, field));
         // Valkey calls it `server_mode`.
         if told("redis_mode:").or_else(|| told("server_mode:")) == Some("sentinel") {
             let text = "it is a Sentinel: write redis+sentinel://host:port,host:port/group";
@@ -213,15 +217,15 @@ impl Address {
         }
         let server = told("run_id:").and_then(ServerId::of);
         // Without this right, a master that was replaced would look like one.
-        if let Some(Reply::Error(text)) = replies.get(2).filter(|_| self.must_be_master)
+        if let Some(Reply::Error(text)) = &role
             && code::meaning_of(text) == Meaning::Forbidden
         {
             return Err(NoReply::NoPermission(text.as_str().into()));
         }
-        if self.must_be_master && replies.get(2).is_some_and(is_replica) {
+        if role.as_ref().is_some_and(is_replica) {
             return Err(NoReply::Unavailable("it is a replica".into()));
         }
-        let hears = matches!(replies.last(), Some(Reply::Push(_)));
+        let hears = matches!(subscribed, Some(Reply::Push(_)));
         Ok(Login { stream, server, hears })
     }
 

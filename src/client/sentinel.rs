@@ -92,7 +92,7 @@ impl WatchedGroup {
         self.login.set_tls(Arc::clone(tls));
     }
 
-    /// Skips the subscription.
+    /// Skips the subscription at the master. Those at the Sentinels are always needed.
     pub(super) fn set_deaf(&mut self) {
         self.login.set_deaf();
     }

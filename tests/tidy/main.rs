@@ -89,6 +89,21 @@ fn the_picture_of_the_layers_has_every_arrow_and_no_other() {
 }
 
 #[test]
+fn the_design_names_files_that_exist_and_each_file_of_the_node() {
+    let design = include_str!("../../docs/design.md");
+    let (_, part) = design.split_once("\n## The code\n").expect("the part on the code");
+    let named: BTreeSet<_> = part.split('`').filter(|word| word.ends_with(".rs")).collect();
+    let files: BTreeSet<_> = sources().into_iter().map(|source| source.path).collect();
+    let is_there = |name: &&&str| files.iter().any(|path| Path::new(path).ends_with(name));
+    let gone: Vec<_> = named.iter().filter(|name| !is_there(name)).collect();
+    assert!(gone.is_empty(), "docs/design.md names files that are not there: {gone:?}");
+    let of_the_node = files.iter().filter_map(|path| path.strip_prefix("src/engine/node/"));
+    let unnamed: Vec<_> =
+        of_the_node.filter(|name| *name != "mod.rs" && !named.contains(name)).collect();
+    assert!(unnamed.is_empty(), "docs/design.md does not say what these are: {unnamed:?}");
+}
+
+#[test]
 fn every_rule_finds_its_bad_sample_and_nothing_in_its_good_one() {
     for rule in rules::ALL {
         for (path, bad, line) in rule.bad {

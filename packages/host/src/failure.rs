@@ -141,7 +141,8 @@ impl Failure {
         Failure::new(Kind::Refused, text, &[])
     }
 
-    /// Names options as the language does, in texts that contain nobody's own words.
+    /// Names options as the language does, where they stand alone: the name of a lock, or of a file,
+    /// may contain one.
     pub(crate) fn spelled(mut self, unit: Unit) -> Failure {
         let is_about_options = self.kind == Kind::Option || self.reason.is_some();
         if is_about_options {
@@ -149,7 +150,7 @@ impl Failure {
             // meant.)
             for name in ["max_ttl()", "allow_even_nodes()", "max_ttl", "max_hold", "lost_margin"] {
                 let spelled = unit.spelled(name.trim_end_matches("()"));
-                self.text = self.text.replace(name, &spelled);
+                self.text = with_word(&self.text, name, &spelled);
             }
         }
         self
@@ -186,13 +187,19 @@ impl Failure {
     pub(crate) fn lost(
         lost: Lost,
         nodes: &[NodeReport],
-        (name, fence, ttl): (&[u8], u64, &str),
+        (name, fence, ttl): (&[u8], u64, Duration),
+        unit: Unit,
     ) -> Failure {
-        let (name, why) = (InShort(name), WhyLost(lost, nodes));
-        let ttl =
-            if lost == Lost::Expired { format!(" and a ttl of {ttl}") } else { String::new() };
-        let text = format!("the lease of lock '{name}' with fence {fence}{ttl} is lost: {why}");
-        Failure { reason: Some(lost_word(lost)), ..Failure::new(Kind::Lost, text, nodes) }
+        let why = Failure::new(Kind::Lost, WhyLost(lost, nodes), nodes);
+        let why = Failure { reason: Some(lost_word(lost)), ..why }.spelled(unit);
+        let ttl = match lost {
+            Lost::Expired => format!(" and a ttl of {}", unit.with_unit(ttl)),
+            _ => String::new(),
+        };
+        let name = InShort(name);
+        let text =
+            format!("the lease of lock '{name}' with fence {fence}{ttl} is lost: {}", why.text);
+        Failure { text, ..why }
     }
 
     /// The holder released it this long ago, by a call or, without one, as it was dropped.
@@ -212,6 +219,20 @@ impl Failure {
         }
         self
     }
+}
+
+/// The text with `word` replaced where it stands between spaces, brackets or marks that end a part
+/// of a sentence.
+fn with_word(text: &str, word: &str, other: &str) -> String {
+    let mut parts = text.split(word);
+    let mut said = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let begins = said.chars().last().is_none_or(|before| " (".contains(before));
+        let ends = part.chars().next().is_none_or(|after| " ,;:)(".contains(after));
+        said += if begins && ends { other } else { word };
+        said += part;
+    }
+    said
 }
 
 impl fmt::Display for Failure {

@@ -159,9 +159,9 @@ impl Inside {
                 Failure::released(at.elapsed(), *by_call, &self.name, self.fence)
             }
             _ => {
-                let ttl = unit.with_unit(Duration::from_micros(self.ttl.load(Ordering::Relaxed)));
-                let lease = (&*self.name, self.fence, ttl.as_str());
-                Failure::lost(ended.lost, &ended.nodes, lease).spelled(unit)
+                let ttl = Duration::from_micros(self.ttl.load(Ordering::Relaxed));
+                let lease = (&*self.name, self.fence, ttl);
+                Failure::lost(ended.lost, &ended.nodes, lease, unit)
             }
         }
     }
@@ -181,7 +181,7 @@ impl Inside {
     ) -> Failure {
         match error {
             ExtendError::Lost(lost) => self.lost(lost, unit),
-            error => told(error).of_lock(&self.name).spelled(unit),
+            error => told(error).spelled(unit).of_lock(&self.name),
         }
     }
 

@@ -65,7 +65,8 @@ pub struct Request {
     pub renew: Option<bool>,
     /// The longest time to hold the lease, renewals included.
     pub max_hold: Option<Given>,
-    /// As a reader: with other readers, but no writer. Of several locks, all of them.
+    /// As a reader: with other readers, but no writer. For several locks, `acquire_many` has a list
+    /// of those instead.
     pub shared: bool,
 }
 

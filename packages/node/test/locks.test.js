@@ -343,6 +343,17 @@ test('a lease that expires names its ttl', async () => {
   await ends(guard, '1500 ms')
 })
 
+test('an error names the lock as it is, even like an option', async () => {
+  const name = 'max_hold, of max_hold'
+  const guard = await patient().acquire(name, { maxHold: 300 })
+  await until('it is over', () => guard.lost.aborted)
+  await assert.rejects(guard.extend(), {
+    name: 'LostError',
+    reason: 'max_hold',
+    message: new RegExp(`lock '${name}' with fence .* as long as maxHold allows$`),
+  })
+})
+
 test('a shorter ttl shortens the lease with the next renewals', async () => {
   const guard = await patient({ ttl: 3000, timeout: 400 }).acquire('shorter')
   await guard.extend(1500)
@@ -455,6 +466,8 @@ test('wrong settings are refused with what to do', async () => {
     [list, { label: '\ud800' }, /label is '\\ud800': give a well-formed string/i],
     [list, { ttl: 1e300 }, /ttl is 1e300: give a number of milliseconds, 20 to 86400000$/],
     [list, { cacert: '/no/such/file' }, /rediss:\/\//],
+    // Only names of options are spelled in JavaScript's style.
+    ['rediss://x', { cacert: '/no/max_ttl/such' }, /\/no\/max_ttl\/such/],
     ['rediss://x', { cacert: '/dev/null' }, /cacert: no root certificates, as PEM, in \/dev\/null$/],
     [list, new Date(), /the options are .*: give an object/],
   ]) {

@@ -11,6 +11,8 @@ mod locker;
 mod outcome;
 
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
 
 use blocks::{Blocks, Exit};
 use lease::Lease;
@@ -35,9 +37,16 @@ fn split_nodes(text: &str) -> Vec<String> {
     lockmod_host::split_nodes(text)
 }
 
+/// The modules of the package by their names, for a second import.
+fn modules(py: Python<'_>) -> &Bound<'_, PyDict> {
+    static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    MODULES.get_or_init(py, || PyDict::new(py).unbind()).bind(py)
+}
+
 #[pymodule]
 fn _lockmod(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("modules", modules(module.py()))?;
     module.add_class::<Blocks>()?;
     module.add_class::<Exit>()?;
     module.add_class::<Core>()?;

@@ -197,7 +197,8 @@ pub(crate) fn run<'py>(
         let call = port.port.start(call).map_err(|failure| error(py, &failure))?;
         return Call(call).into_bound_py_any(py);
     }
-    match wait(py, call) {
+    // A thread may have a small stack, and the call would be moved over it several times.
+    match wait(py, Box::pin(call)) {
         Ok(Ok(value)) => object(py, value),
         Ok(Err(failure)) | Err(Stopped::Failure(failure)) => Err(error(py, &failure)),
         Err(Stopped::Signal(signal)) => Err(signal),

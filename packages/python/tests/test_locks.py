@@ -901,6 +901,47 @@ def test_a_subinterpreter_is_refused(nodes: list[str], name: str) -> None:
     assert ran.returncode == 0 and "ImportError" in ran.stdout, ran.stdout + ran.stderr
 
 
+def test_a_second_import_gives_the_same_package(nodes: list[str], name: str) -> None:
+    # The native part raised the classes of the first import, which no `except` of the second caught.
+    program = f"""if True:
+        import sys
+        from unittest.mock import patch
+        with patch.dict(sys.modules):
+            import lockmod as first
+        import lockmod
+        import lockmod.compat
+        assert lockmod is first and lockmod.compat.Lock
+        del sys.modules["lockmod._errors"], sys.modules["lockmod"]
+        from lockmod import HeldError, Locker
+        holder = Locker({nodes!r}, timeout=2).acquire({name!r})
+        try:
+            first.Locker({nodes!r}, timeout=2).try_acquire({name!r})
+        except HeldError as error:
+            print("caught", type(error) is first.HeldError)
+        holder.release()
+        """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert ran.returncode == 0 and ran.stdout == "caught True\n", ran.stdout + ran.stderr
+
+
+def test_a_thread_with_the_smallest_stack_can_acquire(nodes: list[str], name: str) -> None:
+    program = f"""if True:
+        import threading
+        import lockmod
+        locker = lockmod.Locker({nodes!r}, timeout=2)
+        def work():
+            with locker.lock({name!r}) as guard:
+                guard.extend()
+                print("fence", guard.fence > 0)
+        threading.stack_size(32 * 1024)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert ran.returncode == 0 and ran.stdout == "fence True\n", ran.stdout + ran.stderr
+
+
 def test_an_extension_may_have_a_ttl_of_its_own(locker: Locker, servers: list[Node], name: str) -> None:
     with locker.lock(name, renew=False) as guard:
         guard.extend(60)

@@ -18,6 +18,9 @@ All lengths of time are in seconds.
 """
 
 from . import _subinterpreter as _subinterpreter  # the first: nothing may be loaded in one
+from . import _once
+
+_once.restore()  # before anything else: what follows is loaded once
 from . import _ending as _ending  # registers what a process does at its end
 from . import _lockmod
 from ._errors import (
@@ -39,6 +42,7 @@ __version__ = _lockmod.__version__
 
 # What it needs in Python cannot be imported at the end of a program.
 _lockmod.prepare()
+_once.remember()
 
 __all__ = [
     "AsyncGuard",

@@ -66,7 +66,8 @@ class LockError(Exception):
     nodes: tuple[NodeVote, ...] = ()
     """Each node's vote, in the order of the nodes; empty if none was asked."""
     waited: float | None = None
-    """For an acquisition, how long it tried, in seconds."""
+    """For an acquisition, how long it tried, in seconds. The nodes are asked afterwards who holds
+    the lock, for at most `timeout`."""
     attempts: int | None = None
     """For an acquisition, how often all nodes were asked."""
 

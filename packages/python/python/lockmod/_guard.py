@@ -440,7 +440,7 @@ class AsyncGuard(_AsyncBlocks, _Held):
         await run(self._lease.release)
 
     def _refuse_fork(self) -> None:
-        """Raises `ForkedError` in a forked child, where no event loop runs that could."""
+        """Raises `ForkedError` in a forked child: an await would never end there."""
         if self._lease.is_lost():
             self._lease.lost(0)
 

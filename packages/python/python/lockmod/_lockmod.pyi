@@ -1,7 +1,7 @@
 """The native part. Without a port a call blocks; with one it goes on in the background."""
 
 from asyncio import Future
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from ._errors import LockError, LostError, NodeVote
@@ -12,6 +12,7 @@ from ._options import Length
 _T = TypeVar("_T", covariant=True)
 
 __version__: str
+modules: dict[str, ModuleType]
 
 class Port:
     def __init__(self) -> None: ...
