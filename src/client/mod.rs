@@ -105,7 +105,7 @@ pub use node_status::{
 pub(crate) use printable::{Printable, PrintableName, is_plain};
 pub use settings::{LockerBuilder, NAME_MAX};
 #[doc(hidden)]
-pub use settings::{OptionRanges, TTL_MAX_DEFAULT};
+pub use settings::{OptionRanges, TTL_MAX_DEFAULT, check_name};
 pub use survey::{LockSurvey, NodeSurvey, Survey};
 #[doc(hidden)]
 pub use vote::Summary;

@@ -366,7 +366,11 @@ pub(super) struct Settings {
 pub const NAME_MAX: usize = STRING_MAX;
 
 /// Checks the length of a lock's name.
-pub(super) fn check_name(name: &[u8]) -> Result<(), String> {
+///
+/// # Errors
+/// How long it is, and may be.
+#[doc(hidden)]
+pub fn check_name(name: &[u8]) -> Result<(), String> {
     if name.len() > NAME_MAX {
         let length = name.len();
         return Err(format!("the lock's name has {length} bytes: give at most {NAME_MAX}"));

@@ -101,3 +101,26 @@ fn the_packages_have_the_same_fields_methods_and_options() {
     let listed = ONLY.map(|(name, one, whose)| (name.to_owned(), one.to_owned(), whose));
     assert_eq!(only, BTreeSet::from(listed));
 }
+
+/// Without one, `build` has no class for the error when it is raised.
+#[test]
+fn each_kind_of_failure_has_a_class_in_both_packages() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("is there");
+    let failure = read("packages/host/src/failure.rs");
+    let kinds = failure.lines().filter_map(|line| {
+        let (_, word) = line.trim().strip_prefix("Kind::")?.split_once(" => \"")?;
+        word.strip_suffix("\",")
+    });
+    let kinds: Vec<_> = kinds.collect();
+    assert!(kinds.contains(&"held"), "{kinds:?}");
+    let python = read("packages/python/python/lockmod/_errors.py");
+    let node = read("packages/node/lib/errors.js");
+    for kind in kinds {
+        assert!(python.contains(&format!("\n    \"{kind}\": ")), "_errors.py has no {kind}");
+        // A process of Node.js is not forked.
+        assert!(
+            node.contains(&format!("\n  {kind}: ")) || kind == "forked",
+            "errors.js has no {kind}"
+        );
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockmod::client::{Acquire, Locker, LockerBuilder, NAME_MAX, OptionRanges, joined};
+use lockmod::client::{Acquire, Locker, LockerBuilder, OptionRanges, joined};
 
 use crate::failure::{Failure, NodeVote};
 use crate::holding::Holding;
@@ -402,12 +402,7 @@ fn check_name(name: &[u8]) -> Result<(), Failure> {
     if name.is_empty() {
         return Err(Failure::option("the name is empty: is a variable not set?"));
     }
-    if name.len() > NAME_MAX {
-        let length = name.len();
-        let text = format!("the lock's name has {length} bytes: give at most {NAME_MAX}");
-        return Err(Failure::option(text));
-    }
-    Ok(())
+    lockmod::client::check_name(name).map_err(Failure::option)
 }
 
 fn state(told: lockmod::client::NodeInfo) -> NodeState {
