@@ -25,26 +25,26 @@ use crate::settings;
 pub struct Holding {
     fence: u64,
     name: Arc<[u8]>,
-    inside: Ours<Arc<Inside>>,
+    shared: Ours<Arc<Shared>>,
     unit: Unit,
     /// The ttls that an extension may have.
     ttl: Span,
 }
 
 #[derive(Debug)]
-pub(crate) struct Inside {
+pub(crate) struct Shared {
     fence: u64,
     name: Arc<[u8]>,
     /// The ttl that a renewal asks for, in microseconds.
     ttl: AtomicU64,
-    keeping: Mutex<Keeping>,
+    state: Mutex<State>,
     /// Read-locked by extensions in progress, and write-locked by the release, which waits for
     /// them.
     in_use: RwLock<()>,
 }
 
 #[derive(Debug)]
-enum Keeping {
+enum State {
     Guard(Held),
     /// It was given up: by a release, or after the lease had ended.
     Ended(Ended),
@@ -122,33 +122,33 @@ fn ending(guard: &Guard) -> Option<Lost> {
     }
 }
 
-impl Inside {
-    fn keeping(&self) -> MutexGuard<'_, Keeping> {
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics while the lock is held.
-        self.keeping.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at the guard; if it was given up, returns why the lease has ended.
     fn look<T>(&self, see: impl FnOnce(&Guard) -> T) -> Result<T, Lost> {
-        match &*self.keeping() {
-            Keeping::Guard(held) => Ok(see(&held.guard)),
-            Keeping::Ended(ended) => Err(ended.lost),
+        match &*self.state() {
+            State::Guard(held) => Ok(see(&held.guard)),
+            State::Ended(ended) => Err(ended.lost),
         }
     }
 
     /// The lock, for a caller with `in_use`; if it was given up, why the lease has ended.
     fn held(&self) -> Result<Held, Lost> {
-        match &*self.keeping() {
-            Keeping::Guard(held) => Ok(held.clone()),
-            Keeping::Ended(ended) => Err(ended.lost),
+        match &*self.state() {
+            State::Guard(held) => Ok(held.clone()),
+            State::Ended(ended) => Err(ended.lost),
         }
     }
 
     /// How the lease has ended, if it has.
     fn ended(&self) -> Option<Ended> {
-        match &*self.keeping() {
-            Keeping::Guard(held) => Ended::of(&held.guard),
-            Keeping::Ended(ended) => Some(ended.clone()),
+        match &*self.state() {
+            State::Guard(held) => Ended::of(&held.guard),
+            State::Ended(ended) => Some(ended.clone()),
         }
     }
 
@@ -192,33 +192,33 @@ impl Inside {
     }
 
     /// Takes the guard, with the reason if the lease has ended already: that stays the reason.
-    fn give_up(&self, by_call: bool) -> Option<(Held, Option<Ended>)> {
-        let mut keeping = self.keeping();
-        let ended = match &*keeping {
-            Keeping::Guard(held) => Ended::of(&held.guard),
-            Keeping::Ended(_) => return None,
+    fn take_guard(&self, by_call: bool) -> Option<(Held, Option<Ended>)> {
+        let mut state = self.state();
+        let ended = match &*state {
+            State::Guard(held) => Ended::of(&held.guard),
+            State::Ended(_) => return None,
         };
-        let now = Keeping::Ended(ended.clone().unwrap_or_else(|| Ended::by_release(by_call)));
-        match mem::replace(&mut *keeping, now) {
-            Keeping::Guard(held) => Some((held, ended)),
-            Keeping::Ended(_) => None,
+        let now = State::Ended(ended.clone().unwrap_or_else(|| Ended::by_release(by_call)));
+        match mem::replace(&mut *state, now) {
+            State::Guard(held) => Some((held, ended)),
+            State::Ended(_) => None,
         }
     }
 
     /// Notes that the nodes had lost the lease before its holder released it.
     fn found_removed(&self, nodes: Vec<NodeReport>) {
-        *self.keeping() = Keeping::Ended(Ended { lost: Lost::Removed, nodes, given_up: None });
+        *self.state() = State::Ended(Ended { lost: Lost::Removed, nodes, given_up: None });
     }
 
     /// Releases it without waiting for any node, unless it is kept.
     pub(crate) fn abandon(&self) {
         // Released here, or with the last extension in progress.
-        drop(self.give_up(false));
+        drop(self.take_guard(false));
     }
 
     /// Takes the guard for a release, also of a lock that is kept.
-    fn give_back(&self, by_call: bool) -> Option<(Held, Option<Ended>)> {
-        let given_up = self.give_up(by_call);
+    fn take_to_release(&self, by_call: bool) -> Option<(Held, Option<Ended>)> {
+        let given_up = self.take_guard(by_call);
         if let Some((held, _)) = &given_up {
             held.guard.is_kept.store(false, Ordering::Relaxed);
         }
@@ -229,8 +229,8 @@ impl Inside {
 impl Drop for Holding {
     fn drop(&mut self) {
         // A forked child must touch nothing of it: the lock is the parent's.
-        if let Some(inside) = self.inside.take() {
-            inside.abandon();
+        if let Some(shared) = self.shared.take() {
+            shared.abandon();
         }
     }
 }
@@ -240,16 +240,16 @@ impl Holding {
         let (fence, name) = (guard.fence().get(), Arc::from(guard.name()));
         let (background, unit, ttls) = (host.background(), host.unit(), host.ttl());
         let guard = Arc::new(Owned { guard: Some(guard), is_kept: AtomicBool::new(false) });
-        let inside = Arc::new(Inside {
+        let shared = Arc::new(Shared {
             fence,
             name: Arc::clone(&name),
             ttl: AtomicU64::new(0),
-            keeping: Mutex::new(Keeping::Guard(Held { guard, host })),
+            state: Mutex::new(State::Guard(Held { guard, host })),
             in_use: RwLock::new(()),
         });
-        inside.set_ttl(ttl);
-        background.holdings.note(&inside);
-        Holding { fence, name, inside: Ours::new(background, inside), unit, ttl: ttls }
+        shared.set_ttl(ttl);
+        background.holdings.note(&shared);
+        Holding { fence, name, shared: Ours::new(background, shared), unit, ttl: ttls }
     }
 
     /// The fencing token of this grant.
@@ -264,20 +264,20 @@ impl Holding {
 
     /// How long the lease may still be relied on: zero in a forked child.
     pub fn validity(&self) -> Duration {
-        let Ok(inside) = self.inside.get() else { return Duration::ZERO };
-        inside.look(|guard| guard.validity()).unwrap_or_default()
+        let Ok(shared) = self.shared.get() else { return Duration::ZERO };
+        shared.look(|guard| guard.validity()).unwrap_or_default()
     }
 
     /// Whether the lease has ended, or cannot be relied on in this process.
     pub fn is_lost(&self) -> bool {
-        let Ok(inside) = self.inside.get() else { return true };
-        inside.look(|guard| guard.is_lost()).unwrap_or(true)
+        let Ok(shared) = self.shared.get() else { return true };
+        shared.look(|guard| guard.is_lost()).unwrap_or(true)
     }
 
     /// Why the lease has ended, if it has; see [`lost`](Holding::lost).
     pub fn reason(&self) -> Option<&'static str> {
-        let Ok(inside) = self.inside.get() else { return Some(lost_word(Lost::Expired)) };
-        inside.look(ending).unwrap_or_else(Some).map(lost_word)
+        let Ok(shared) = self.shared.get() else { return Some(lost_word(Lost::Expired)) };
+        shared.look(ending).unwrap_or_else(Some).map(lost_word)
     }
 
     /// The failure of a lease that has ended, if it has: why, with the nodes' votes.
@@ -285,8 +285,8 @@ impl Holding {
     /// # Errors
     /// [`Failure`] in a forked child.
     pub fn loss(&self) -> Result<Option<Failure>, Failure> {
-        let inside = self.inside.get()?;
-        Ok(inside.ended().map(|ended| inside.loss(&ended, self.unit)))
+        let shared = self.shared.get()?;
+        Ok(shared.ended().map(|ended| shared.loss(&ended, self.unit)))
     }
 
     /// A future that resolves when the lease has ended, with that failure. Its reason is
@@ -295,8 +295,8 @@ impl Holding {
     /// # Errors
     /// [`Failure`] in a forked child.
     pub fn lost(&self) -> Result<impl Future<Output = Failure> + Send + 'static + use<>, Failure> {
-        let (inside, unit) = (Arc::clone(self.inside.get()?), self.unit);
-        let lost = inside.look(|guard| guard.lost());
+        let (shared, unit) = (Arc::clone(self.shared.get()?), self.unit);
+        let lost = shared.look(|guard| guard.lost());
         Ok(async move {
             let lost = match lost {
                 Ok(lost) => lost.await,
@@ -304,9 +304,9 @@ impl Holding {
             };
             if lost == Lost::Released {
                 // The release may find that the lock was removed: it knows when it is over.
-                drop(inside.in_use.read().await);
+                drop(shared.in_use.read().await);
             }
-            inside.lost(lost, unit)
+            shared.lost(lost, unit)
         })
     }
 
@@ -336,22 +336,22 @@ impl Holding {
         &self,
         ttl: Option<Given>,
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
-        let inside = Arc::clone(self.inside.get()?);
+        let shared = Arc::clone(self.shared.get()?);
         let unit = self.unit;
         // A lease that has ended refuses every ttl.
-        let least = inside.look(Guard::extension_min).unwrap_or_default();
+        let least = shared.look(Guard::extension_min).unwrap_or_default();
         let ttl = ttl.map(|ttl| unit.length(self.ttl.from(least), &ttl)).transpose()?;
         Ok(async move {
-            let _in_use = inside.in_use.read().await;
-            let extended = match (inside.held(), ttl) {
-                (Err(lost), _) => return Err(inside.lost(lost, unit)),
+            let _in_use = shared.in_use.read().await;
+            let extended = match (shared.held(), ttl) {
+                (Err(lost), _) => return Err(shared.lost(lost, unit)),
                 (Ok(held), Some(ttl)) => held.guard.extend_by(ttl).await,
                 (Ok(held), None) => held.guard.extend().await,
             };
             match (extended, ttl) {
-                (Ok(()), Some(ttl)) => inside.set_ttl(ttl),
+                (Ok(()), Some(ttl)) => shared.set_ttl(ttl),
                 (Ok(()), None) => {}
-                (Err(error), _) => return Err(inside.not_extended(error, unit, Failure::from)),
+                (Err(error), _) => return Err(shared.not_extended(error, unit, Failure::from)),
             }
             Ok(())
         })
@@ -360,8 +360,8 @@ impl Holding {
     /// Whether it is a writer's, so that nobody else holds the lock; false after its release or its
     /// loss, and in a forked child.
     pub fn is_exclusive(&self) -> bool {
-        let Ok(inside) = self.inside.get() else { return false };
-        inside.look(|guard| guard.is_exclusive() && !guard.is_lost()).unwrap_or(false)
+        let Ok(shared) = self.shared.get() else { return false };
+        shared.look(|guard| guard.is_exclusive() && !guard.is_lost()).unwrap_or(false)
     }
 
     /// A future that makes a writer a reader, as soon as it is first polled.
@@ -371,17 +371,17 @@ impl Holding {
     pub fn downgrade(
         &self,
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
-        let inside = Arc::clone(self.inside.get()?);
+        let shared = Arc::clone(self.shared.get()?);
         let unit = self.unit;
         Ok(async move {
-            let _in_use = inside.in_use.read().await;
-            match inside.held() {
-                Err(lost) => Err(inside.lost(lost, unit)),
+            let _in_use = shared.in_use.read().await;
+            match shared.held() {
+                Err(lost) => Err(shared.lost(lost, unit)),
                 Ok(held) => held
                     .guard
                     .downgrade()
                     .await
-                    .map_err(|error| inside.not_extended(error, unit, Failure::of_downgrade)),
+                    .map_err(|error| shared.not_extended(error, unit, Failure::of_downgrade)),
             }
         })
     }
@@ -396,24 +396,24 @@ impl Holding {
     pub fn release(
         &self,
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
-        let inside = Arc::clone(self.inside.get()?);
+        let shared = Arc::clone(self.shared.get()?);
         let unit = self.unit;
         // Taken now: from here on no extension starts, and whatever happens next drops the guard.
-        let given_up = inside.give_back(true);
+        let given_up = shared.take_to_release(true);
         Ok(async move {
             let Some((Held { guard, host: _connected }, ended)) = given_up else { return Ok(()) };
-            let _alone = inside.in_use.write().await;
+            let _alone = shared.in_use.write().await;
             let released = match Arc::into_inner(guard).and_then(|mut owned| owned.guard.take()) {
                 Some(guard) => guard.release().await,
                 // PROOF: extensions drop theirs before they let go of `in_use`.
                 None => unreachable!("an extension that is over has dropped its guard"),
             };
             if let (Err(ReleaseError::NotHeld(nodes)), None) = (&released, &ended) {
-                inside.found_removed(nodes.clone());
+                shared.found_removed(nodes.clone());
             }
-            let released = released.map_err(|error| Failure::from(error).of_lock(&inside.name));
+            let released = released.map_err(|error| Failure::from(error).of_lock(&shared.name));
             let Some(ended) = ended else { return released };
-            let lost = inside.loss(&ended, unit);
+            let lost = shared.loss(&ended, unit);
             Err(match released {
                 Ok(()) => lost,
                 Err(failure) => lost.with_release(failure),
@@ -453,7 +453,7 @@ impl Holding {
     /// [`Failure`] in a forked child.
     pub fn keep(&self) -> Result<(), Failure> {
         // After a release there is nothing to keep.
-        if let Keeping::Guard(held) = &*self.inside.get()?.keeping() {
+        if let State::Guard(held) = &*self.shared.get()?.state() {
             held.guard.is_kept.store(true, Ordering::Relaxed);
         }
         Ok(())
@@ -464,7 +464,7 @@ impl Holding {
     /// # Errors
     /// [`Failure`] in a forked child.
     pub fn abandon(&self) -> Result<(), Failure> {
-        drop(self.inside.get()?.give_back(false));
+        drop(self.shared.get()?.take_to_release(false));
         Ok(())
     }
 }

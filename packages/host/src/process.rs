@@ -53,7 +53,7 @@ pub(crate) struct Background {
     /// Tasks that write the last commands of dropped hosts.
     settling: Mutex<Vec<JoinHandle<()>>>,
     /// What must still be released, and settled, when the program ends.
-    pub(crate) holdings: Alive<holding::Inside>,
+    pub(crate) holdings: Alive<holding::Shared>,
     pub(crate) hosts: Alive<settings::Inside>,
     /// The background of a forked child.
     next: Chain,
