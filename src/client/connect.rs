@@ -66,8 +66,29 @@ pub(super) struct Login {
 }
 
 /// A connection's bytes, whatever carries them.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {
+    /// Called before a stream is dropped that broke, or whose server is silent: what was written,
+    /// but has not arrived, is discarded. Otherwise the system would go on to send it, and it could
+    /// arrive after what the next connection sends: an acquire after its own release.
+    fn abort(&self) {}
+}
+
+impl Stream for TcpStream {
+    fn abort(&self) {
+        // If that fails, the connection is gone already.
+        let _ = self.set_zero_linger();
+    }
+}
+
+impl Stream for tokio_rustls::client::TlsStream<TcpStream> {
+    fn abort(&self) {
+        self.get_ref().0.abort();
+    }
+}
+
+// What is written to these has arrived.
+impl Stream for UnixStream {}
+impl Stream for tokio::io::DuplexStream {}
 
 /// A connection about to be opened.
 pub type Opening = BoxFuture<'static, io::Result<Box<dyn Stream>>>;
@@ -425,6 +446,8 @@ mod tests {
     /// A node that refuses a certificate: its alert can be read, but nothing can be written.
     struct Refusing;
 
+    impl Stream for Refusing {}
+
     impl AsyncWrite for Refusing {
         fn poll_write(
             self: Pin<&mut Self>,
@@ -460,5 +483,21 @@ mod tests {
         let failure = exchange(&mut stream, &[Packet::new(&[b"PING"])]).await.unwrap_err();
         let text = "TLS: the node asks for a client certificate";
         assert_eq!(failure, NoReply::Refused(text.into()));
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_is_aborted_sends_nothing_more() {
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for is_aborted in [false, true] {
+            let client = TcpStream::connect(server.local_addr().unwrap()).await.unwrap();
+            let (mut stream, _) = server.accept().unwrap();
+            if is_aborted {
+                client.abort();
+            }
+            drop(client);
+            let read = io::Read::read(&mut stream, &mut [0; 8]).map_err(|error| error.kind());
+            let reset = Err(io::ErrorKind::ConnectionReset);
+            assert_eq!(read, if is_aborted { reset } else { Ok(0) });
+        }
     }
 }

@@ -281,6 +281,7 @@ async fn serve(shared: &LinkState, mut connection: Connection) -> Option<bool> {
     let failure = poll_fn(|ctx| connection.poll(ctx, shared)).await;
     shared.seat.answering.note(shared.seat.place, None);
     let failure = failure?;
+    connection.stream.abort();
     connection.put_off.append(&mut connection.sent);
     shared.line().break_off(connection.put_off, &failure);
     shared.seat.broken(connection.hears);
@@ -356,7 +357,8 @@ impl Connection {
                 Ok(true) => continue,
                 Err(failure) => return Poll::Ready(Some(failure)),
             }
-            if has_more.is_none() && self.sent.is_empty() && self.unwritten.is_empty() {
+            let is_idle = self.sent.is_empty() && self.unwritten.is_empty();
+            if has_more.is_none() && is_idle && self.put_off.is_empty() {
                 return Poll::Ready(None);
             }
             // A backlog is taken up again when the socket is writable.
@@ -538,7 +540,8 @@ fn hear(parts: &[Reply], server: Option<ServerId>, shared: &LinkState) {
         && **kind == *b"message"
         && **channel == **shared.seat.wakes.channel()
     {
-        let server = server.map(ServerId::number);
+        // In a Cluster, each master passes on what the others publish.
+        let server = server.filter(|_| shared.seat.router.is_none()).map(ServerId::number);
         shared.seat.wakes.hear(shared.seat.node, server, ticket);
     }
 }

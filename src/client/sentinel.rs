@@ -321,6 +321,8 @@ mod tests {
         }
     }
 
+    impl Stream for tokio::io::Empty {}
+
     #[test]
     fn the_newest_answer_counts_however_many_say_otherwise() {
         let told = |host: &str, epoch| SentinelAnswer {

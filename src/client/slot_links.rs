@@ -9,7 +9,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -63,8 +62,8 @@ struct Routing {
     routes: Mutex<Routes>,
     /// Notified when the slots are out of date.
     is_old: Arc<Notify>,
-    /// How many links are connected and hear the wakes.
-    hearing: AtomicUsize,
+    /// How many links are connected, and how many of these hear the wakes.
+    connected: Mutex<(usize, usize)>,
 }
 
 #[derive(Debug, Default)]
@@ -113,7 +112,7 @@ impl SlotLinks {
             spawn: Arc::clone(&spawn),
             routes: Mutex::default(),
             is_old: Arc::clone(&is_old),
-            hearing: AtomicUsize::new(0),
+            connected: Mutex::default(),
         });
         spawn(Box::pin(keep_fresh(Arc::downgrade(&routing), is_old)));
         SlotLinks(routing)
@@ -219,6 +218,11 @@ enum Remainder {
 }
 
 impl Routing {
+    fn lock_connected(&self) -> MutexGuard<'_, (usize, usize)> {
+        // Nothing panics while the lock is held.
+        self.connected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn routes(&self) -> MutexGuard<'_, Routes> {
         // Nothing panics while the lock is held, so the routes are intact even if it is poisoned.
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
@@ -397,16 +401,19 @@ impl Router for Routing {
     }
 
     fn connected(&self, hears: bool) {
-        self.hearing.fetch_add(usize::from(hears), Ordering::Relaxed);
-        self.wakes.connected(self.node, hears);
+        let mut connected = self.lock_connected();
+        *connected = (connected.0 + 1, connected.1 + usize::from(hears));
+        // One master that is not heard is enough: the next lock may be there.
+        self.wakes.connected(self.node, connected.0 == connected.1);
     }
 
     fn broken(&self, heard: bool) {
-        let before = self.hearing.fetch_sub(usize::from(heard), Ordering::Relaxed);
+        let mut connected = self.lock_connected();
+        *connected = (connected.0.saturating_sub(1), connected.1 - usize::from(heard));
         self.wakes.broken(self.node);
         // Tickets in line at other masters are put in line there again, which changes nothing.
-        if before > 1 {
-            self.wakes.connected(self.node, true);
+        if connected.0 > 0 {
+            self.wakes.connected(self.node, connected.0 == connected.1);
         }
     }
 }

@@ -212,7 +212,11 @@ fn grant_to(
     let place = (context.database(), bytes);
     // Its connection may be closed, and the rules for its user may have changed.
     let user = context.user_of(grantee.connection.0)?;
-    if !name.may_be_acquired(context, &user) {
+    // In a Cluster, the other masters pass on what this one publishes. So a grant that was
+    // withdrawn because nobody listens here could be heard there.
+    let is_in_cluster = process::with(server, |process| process.node.is_in_cluster());
+    let is_heard = !is_in_cluster || context.has_subscriber(&grantee.channel);
+    if !is_heard || !name.may_be_acquired(context, &user) {
         return None;
     }
     let lease = (&grantee.token[..], &grantee.label[..], grantee.ttl);

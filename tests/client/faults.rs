@@ -180,6 +180,16 @@ async fn a_late_grant_of_a_lost_attempt_is_taken_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_that_a_busy_node_puts_off_is_carried_out_when_it_is_free_again() {
+    puts_off(false).await;
+}
+
+/// Regression: the connection ended with the locker.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_was_put_off_is_carried_out_although_its_locker_is_gone() {
+    puts_off(true).await;
+}
+
+async fn puts_off(is_dropped: bool) {
     let node = Server::builder().config("busy-reply-threshold", 10).start();
     let locker = Locker::builder().nodes([node.url()]).ttl(Duration::from_secs(600)).build();
     let locker = locker.unwrap();
@@ -190,8 +200,10 @@ async fn a_release_that_a_busy_node_puts_off_is_carried_out_when_it_is_free_agai
     until("the node is busy", || conn.run("PING").starts_with(b"-BUSY ")).await;
     let error = guard.release().await.unwrap_err().to_string();
     assert!(error.contains("BUSY"), "{error}");
+    let locker = Some(locker).filter(|_| !is_dropped);
     assert_eq!(conn.run("SCRIPT KILL"), b"+OK\r\n");
     until("nobody holds the lock", || leases(std::slice::from_ref(&node), "a") == 0).await;
+    drop(locker);
 }
 
 /// Regression: releases beyond 4096 in the queue were dropped for a node that hung: hundreds of

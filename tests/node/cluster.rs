@@ -9,7 +9,8 @@ use crate::ask::{ask, ask_all, ask_args, field};
 use crate::common::{
     Builder, PATIENCE, Server, module_path, server_version, skip, wait_for, wait_until,
 };
-use crate::line::{acquire, listener};
+use crate::handover::{heard, wait};
+use crate::line::{acquire, listener, queue};
 use crate::waiting::{LONG, nobody_waits, waiter};
 
 fn builder() -> Builder {
@@ -1095,4 +1096,25 @@ fn a_node_of_a_cluster_keeps_to_its_slots_and_forgets_what_is_idle() {
     ask(conn, "CLUSTER DELSLOTSRANGE 0 16383");
     let error = ask(conn, "LOCK.ACQUIRE res A 30000");
     assert!(error.starts_with("CLUSTERDOWN "), "{error}");
+}
+
+/// Regression: the grant was withdrawn, because nobody listened at this master. But it had been
+/// heard at another one, which passed it on, while the lock was granted to the next.
+#[test]
+fn a_grant_that_is_heard_only_at_another_master_is_not_made() {
+    let pair = Pair::start();
+    let conn = &mut pair.from.connect();
+    let mut elsewhere = listener(&pair.to, &["100-a", "200-b"]);
+    ask_at_last(conn, "LOCK.ACQUIRE res A 30000");
+    wait(conn, "B", "100-a", 1);
+    assert_eq!(ask(conn, "LOCK.RELEASE res A HANDOVER"), "1");
+    assert_eq!(heard(&mut elsewhere, "100-a"), "100-a", "a wake, and no grant");
+    assert_eq!(field(conn, "res", "state"), "reserved");
+    let fence = ask(conn, &format!("LOCK.ACQUIRE res B 30000 {}", queue("100-a")));
+    let mut here = listener(&pair.from, &["200-b"]);
+    wait(conn, "C", "200-b", 2);
+    assert_eq!(ask(conn, "LOCK.RELEASE res B HANDOVER"), "1");
+    let next = fence.parse::<u64>().unwrap() + 1;
+    assert_eq!(heard(&mut here, "200-b"), format!("{next} 2 200-b"));
+    assert_eq!(field(conn, "res", "state"), "held");
 }

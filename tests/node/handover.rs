@@ -9,14 +9,14 @@ use crate::told::{AppendOnly, Stream};
 
 /// Asks for the lock with a ticket to which the node may grant it later.
 #[track_caller]
-fn wait(conn: &mut Connection, token: &str, ticket: &str, number: u64) {
+pub(crate) fn wait(conn: &mut Connection, token: &str, ticket: &str, number: u64) {
     let line = format!("LOCK.ACQUIRE res {token} 30000 {} GRANT {number}", queue(ticket));
     assert_eq!(ask(conn, &line), "nil");
 }
 
 /// The next message on the channel of this ticket.
 #[track_caller]
-fn heard(listener: &mut RawConnection, ticket: &str) -> String {
+pub(crate) fn heard(listener: &mut RawConnection, ticket: &str) -> String {
     let Value::Push { data, .. } = listener.read_value() else { panic!("not a push") };
     let [Value::BulkString(channel), Value::BulkString(message)] = &data[..] else {
         panic!("not a message: {data:?}")

@@ -193,6 +193,28 @@ impl Context<'_> {
         }
     }
 
+    /// Whether a client has subscribed to this channel on this server, itself and not a pattern.
+    pub(in crate::module) fn has_subscriber(&mut self, channel: &[u8]) -> bool {
+        let (command, word, format): (&CStr, &CStr, &CStr) = (c"PUBSUB", c"NUMSUB", c"cb");
+        let (start, length) = (channel.as_ptr().cast::<c_char>(), channel.len());
+        // SAFETY: the context lasts as long as `self`, and no key is open; `c` takes a terminated
+        // text, and `b` bytes and their number. The reply is ours: a channel and a number, which is
+        // read before it is freed. No reply, and no part of one, reads as no number.
+        unsafe {
+            let (command, word, format) = (command.as_ptr(), word.as_ptr(), format.as_ptr());
+            let raw = self.raw.as_ptr();
+            let reply = call!(RedisModule_Call(raw, command, format, word, start, length));
+            if reply.is_null() {
+                return false;
+            }
+            let count = call!(RedisModule_CallReplyArrayElement(reply, 1));
+            let count =
+                if count.is_null() { 0 } else { call!(RedisModule_CallReplyInteger(count)) };
+            call!(RedisModule_FreeCallReply(reply));
+            count > 0
+        }
+    }
+
     /// Whether the sender of the command may be blocked: not in a transaction or a script, for
     /// example.
     pub(in crate::module) fn may_block(&self) -> bool {
