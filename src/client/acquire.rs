@@ -211,9 +211,21 @@ impl Acquire {
     }
 
     /// A share of the lease that the holder already has, or a new lease that it keeps track of.
-    async fn take(self) -> Result<Guard, AcquireError> {
+    async fn take(mut self) -> Result<Guard, AcquireError> {
         let Some(known) = self.known.clone() else { return self.run().await };
-        let mut gate = known.lock().await;
+        let started_at = self.now();
+        // Another task of this holder may be acquiring it: one attempt takes no longer than this,
+        // and its wait does not matter here.
+        let patience = self.wait.saturating_add(self.plan.timeout);
+        let mut gate = tokio::select! {
+            biased;
+            gate = known.lock() => gate,
+            () = self.core.world.sleep(patience) => {
+                return Err(self.behind_another_task(started_at).await);
+            }
+        };
+        let waited = self.now().saturating_sub(started_at);
+        self.wait = self.wait.saturating_sub(waited);
         if let Some(hold) = gate.upgrade().filter(|hold| hold.lease.ending().is_none()) {
             return Guard::of_share(hold, self.mode).ok_or_else(|| {
                 let name = self.name.escape_ascii();
@@ -226,6 +238,16 @@ impl Acquire {
         let guard = self.run().await?;
         *gate = Arc::downgrade(guard.hold());
         Ok(guard)
+    }
+
+    /// The error if another task of the same holder is acquiring the lock for the whole wait.
+    async fn behind_another_task(&mut self, started_at: Duration) -> AcquireError {
+        if let Err(wrong) = self.check() {
+            return wrong;
+        }
+        let votes = vec![Some(Vote::HELD); self.core.quorum.nodes()];
+        let failed = Failed { loss: Loss::Refused, votes, is_timed_out: false, late: None };
+        self.failure(failed, self.now().saturating_sub(started_at), 0).await
     }
 
     async fn run(mut self) -> Result<Guard, AcquireError> {
@@ -328,7 +350,7 @@ impl Acquire {
         let is_late: Vec<bool> = votes.iter().map(|vote| is_timed_out && vote.is_none()).collect();
         // The last attempt may have begun at the end of the wait. With this, all is over within
         // the timeout after it.
-        let left = (self.wait + self.plan.timeout).saturating_sub(waited);
+        let left = self.wait.saturating_add(self.plan.timeout).saturating_sub(waited);
         let mut votes = self.describe(votes, (&is_late, left), late).await;
         let verdict = verdict(loss, &votes, self.core.quorum);
         if verdict == Verdict::NoQuorum {

@@ -36,8 +36,8 @@ pub enum AcquireError {
 pub struct AcquireReport {
     /// The lock.
     pub name: String,
-    /// How long the acquisition was tried. The nodes are asked afterwards who holds the lock, for at
-    /// most `timeout`.
+    /// How long the acquisition was tried. The nodes are asked afterwards who holds the lock, for
+    /// at most `timeout`.
     pub waited: Duration,
     /// How often all nodes were asked.
     pub attempts: u32,

@@ -223,7 +223,8 @@ impl Locker {
         check_token(token).map_err(ExtendError::BadOption)?;
         let core = self.core();
         let terms = core.settings.plan.terms;
-        let packet = Packet::extend(name, token, (terms.ttl, mode), Fence::ZERO);
+        let extend = Packet::extend(name, token, (terms.ttl, mode), Fence::ZERO);
+        let packet = extend.of_a_stranger();
         let started_at = earliest(&core.world);
         let votes = core.poll_votes(&packet, extend_vote, |_, _| false).await;
         let confirmed = votes.iter().filter(|vote| matches!(vote, Vote::Confirmed)).count();

@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::acquire::{Acquire, options};
 use super::core::Core;
 use super::error::{AcquireError, Lost, ReleaseError};
@@ -178,18 +180,15 @@ impl Guards {
         .await
     }
 
-    /// Releases all of them, the last one first.
+    /// Releases all of them at once.
     ///
     /// # Errors
     /// The first [`ReleaseError`]; the others are released anyway.
     ///
     /// # Cancellation
     /// The rest is released in the background.
-    pub async fn release(mut self) -> Result<(), ReleaseError> {
-        let mut result = Ok(());
-        while let Some(guard) = self.guards.pop() {
-            result = result.and(guard.release().await);
-        }
-        result
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        let results = join_all(self.guards.into_iter().map(Guard::release)).await;
+        results.into_iter().collect()
     }
 }

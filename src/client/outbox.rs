@@ -367,19 +367,22 @@ mod tests {
     fn what_was_asked_for_long_ago_is_owed_as_long_as_it_is_renewed() {
         let mut outbox = Outbox::default();
         let fence = crate::engine::Fence::new(1).unwrap();
-        for packet in
-            [acquire(1), Packet::repair(b"k", &token(2), (TTL, Mode::Exclusive), fence, b"")]
-        {
+        let terms = (TTL, Mode::Exclusive);
+        for packet in [
+            acquire(1),
+            Packet::repair(b"k", &token(2), terms, fence, b""),
+            Packet::extend(b"k", &token(4), terms, fence),
+        ] {
             assert!(outbox.take(&packet, None).is_ok());
         }
         let sent = write(&mut outbox);
         outbox.break_off(sent, &down());
         outbox.fail(&down());
         assert!(outbox.items.is_empty());
-        for number in [1, 2, 3] {
+        for number in [1, 2, 3, 4] {
             assert!(outbox.take(&release(number), None).is_err(), "it is down");
         }
-        assert_eq!(outbox.items.len(), 2, "acquired, repaired, and never asked for");
+        assert_eq!(outbox.items.len(), 3, "acquired, repaired, extended, and never asked for");
     }
 
     #[test]

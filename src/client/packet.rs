@@ -177,7 +177,7 @@ impl Packet {
     /// Extends the lease, and raises its fence unless that is zero.
     pub fn extend(key: &[u8], token: &[u8], (ttl, mode): (Millis, Mode), fence: Fence) -> Packet {
         let fencing = if fence == Fence::ZERO { Fencing::Keep } else { Fencing::Raise(fence) };
-        Packet::about(key, &Request::Extend { token, ttl, mode, fencing })
+        Packet::about(key, &Request::Extend { token, ttl, mode, fencing }).asking(token, ttl)
     }
 
     /// Extends the lease, and restores it on a node that has forgotten it.

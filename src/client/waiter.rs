@@ -21,7 +21,7 @@ use super::wakes::{Bell, News, TicketId, Wakes};
 use super::world::{earliest, latest};
 use crate::engine::{Instant, Millis, Mode, Next, NodeSet, Pursuit, Ticket, Waiting};
 use crate::wire::code;
-use crate::wire::request::Queue;
+use crate::wire::request::{Queue, WAIT_MAX};
 use crate::wire::resp::Reply;
 
 pub(super) struct Waiter<'a> {
@@ -405,6 +405,7 @@ impl<'a> Waiter<'a> {
         let left = latest(&self.core.world).until(self.ends_at);
         let answer = Millis::round_up(self.plan.timeout);
         let wait = Millis::new(left.get().saturating_add(answer.get())).min(self.waiting.stay());
+        let wait = wait.min(WAIT_MAX);
         Queue { wait, ticket: self.ticket.clone(), channel: wakes.channel(), grant }
     }
 

@@ -166,6 +166,30 @@ async fn a_holder_acquires_again_without_a_round_trip() {
     assert_eq!(one.unwrap().fence(), two.unwrap().fence());
 }
 
+/// Regression: it waited for as long as that task did.
+#[tokio::test]
+async fn a_holder_waits_no_longer_than_asked_behind_its_own_task() {
+    let nodes = nodes(3);
+    let (locker, holder) = (locker(&nodes), locker(&nodes).holder());
+    let guard = locker.acquire("a").label("other").await.unwrap();
+    let mut long = pin!(holder.acquire("a").wait(Duration::MAX).into_future());
+    for wait in [Duration::ZERO, millis(300)] {
+        let brief = holder.acquire("a").wait(wait);
+        let refused = tokio::select! {
+            biased;
+            _ = &mut long => unreachable!("the lock is held"),
+            refused = brief => refused.unwrap_err(),
+        };
+        assert!(
+            matches!(&refused, AcquireError::Held(report) if report.waited >= wait),
+            "{refused}"
+        );
+        assert!(refused.to_string().contains("for other "), "{refused}");
+    }
+    guard.release().await.unwrap();
+    assert_eq!(long.await.unwrap().fence(), holder.acquire("a").await.unwrap().fence());
+}
+
 #[tokio::test]
 async fn work_runs_under_the_lock_and_is_dropped_when_the_lease_is_lost() {
     let nodes = nodes(3);
@@ -345,6 +369,12 @@ async fn a_default_timeout_follows_the_ttl_of_a_call() {
     }
     let guard = locker.acquire("a").wait(Duration::MAX).max_hold(Duration::MAX).await.unwrap();
     guard.release().await.unwrap();
+    // Regression: the sum with the timeout was too long for a Duration.
+    for node in &nodes {
+        let _: () = redis::cmd("SET").arg("text").arg(1).query(&mut node.connect()).unwrap();
+    }
+    let refused = locker.acquire("text").wait(Duration::MAX).await.unwrap_err();
+    assert!(matches!(refused, AcquireError::Refused(_)), "{refused}");
 }
 
 /// Every call that asks for a lock takes the same options.
