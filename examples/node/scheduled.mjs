@@ -9,8 +9,9 @@
 //
 //     0 3 * * *  cd /srv/report && LOCKMOD_NODES=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 node scheduled.mjs
 //
-// The host that gets the lock keeps it for at least a minute, longer than the hosts' clocks differ.
-// Otherwise a late host would find it free again and do the job once more.
+// The host that gets the lock keeps it for at least a minute, which is longer than the hosts'
+// clocks differ and than they wait for the lock. Otherwise a late host would find it free again and
+// do the job once more.
 
 import { hostname } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'

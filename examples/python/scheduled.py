@@ -4,8 +4,9 @@ In the crontab of every host:
 
     0 3 * * *  LOCKMOD_NODES=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 python scheduled.py
 
-The host that gets the lock keeps it for at least a minute, longer than the hosts' clocks differ.
-Otherwise a late host would find it free again and do the job once more.
+The host that gets the lock keeps it for at least a minute, which is longer than the hosts' clocks
+differ and than they wait for the lock. Otherwise a late host would find it free again and do the
+job once more.
 """
 
 import os

@@ -141,8 +141,8 @@ impl Failure {
         Failure::new(Kind::Refused, text, &[])
     }
 
-    /// Names options as the language does, where they stand alone: the name of a lock, or of a file,
-    /// may contain one.
+    /// Names options as the language does, where they stand alone: the name of a lock, or of a
+    /// file, may contain one.
     pub(crate) fn spelled(mut self, unit: Unit) -> Failure {
         let is_about_options = self.kind == Kind::Option || self.reason.is_some();
         if is_about_options {

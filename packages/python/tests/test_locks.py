@@ -909,8 +909,12 @@ def test_a_second_import_gives_the_same_package(nodes: list[str], name: str) -> 
         with patch.dict(sys.modules):
             import lockmod as first
         import lockmod
-        import lockmod.compat
-        assert lockmod is first and lockmod.compat.Lock
+        from lockmod.compat import Lock
+        assert lockmod is first and lockmod.compat.Lock is Lock
+        for name in [name for name in sys.modules if name.startswith("lockmod")]:
+            del sys.modules[name]
+        from lockmod.compat import Lock as Other
+        assert Other is Lock
         del sys.modules["lockmod._errors"], sys.modules["lockmod"]
         from lockmod import HeldError, Locker
         holder = Locker({nodes!r}, timeout=2).acquire({name!r})

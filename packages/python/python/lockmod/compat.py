@@ -20,11 +20,11 @@ What differs, by design:
   `PTTL`, ask `fence` and `validity`, or `Locker.info`.
 - An extension never makes a lock shorter, and `additional_time` may not take away all of it.
 - Waiters stand in line instead of polling, so `sleep` is not used. If no quorum of nodes can be
-  reached, `acquire` raises `ConnectionError` at once, as in redis-py, or after 2 to 2.5 s if they
-  are silent. A node that refused a connection is tried again after 10 ms to half a second; until
-  then it counts as one that does. If the nodes are lost later, while another holds the lock, the
-  wait goes on until they are back, and raises only at its end. It also waits while nodes are in
-  quarantine after a restart.
+  reached, or has authority (a new master lacks it for some seconds), `acquire` raises
+  `ConnectionError` at once, as in redis-py, or after 2 to 2.5 s if they are silent. A node that
+  refused a connection is tried again after 10 ms to half a second; until then it counts as one
+  that does. If the nodes are lost later, while another holds the lock, the wait goes on until they
+  are back, and raises only at its end. It also waits while nodes are in quarantine after a restart.
 - After `gevent.monkey.patch_all()` a `Lock` polls, with `sleep` between its tries, because a waiter
   in line would stop all greenlets, the holder too. Each call still stops them until the nodes have
   answered.
@@ -59,6 +59,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Literal
 from typing import NoReturn, SupportsFloat, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from . import _once
 from ._clients import Files, exceptions, server
 from ._errors import ForkedError, HeldError, LockError as Failure, LostError, NoQuorumError
 from ._errors import OptionError, RefusedError, TooLateError
@@ -487,10 +488,10 @@ class Lock(_Base):
     ) -> bool:
         """True once the lock is acquired, False if it was not in time.
 
-        Raises `ConnectionError` at once if no quorum of nodes can be reached, or after 2 to 2.5 s
-        if they are silent. While another holds the lock, or nodes are in quarantine, this waits,
-        also for nodes that are lost meanwhile, until `blocking_timeout` is over; without one, for
-        as long as it takes.
+        Raises `ConnectionError` at once if no quorum of nodes can be reached or has authority, or
+        after 2 to 2.5 s if they are silent. While another holds the lock, or nodes are in
+        quarantine, this waits, also for nodes that are lost meanwhile, until `blocking_timeout` is
+        over; without one, for as long as it takes.
         """
         pause = sleep or self.sleep or 0.1 if is_gevent() else None
         tries = self._tries(blocking, blocking_timeout, token, pause)
@@ -568,10 +569,10 @@ class AsyncLock(_Base):
     ) -> bool:
         """True once the lock is acquired, False if it was not in time.
 
-        Raises `ConnectionError` at once if no quorum of nodes can be reached, or after 2 to 2.5 s
-        if they are silent. While another holds the lock, or nodes are in quarantine, this waits,
-        also for nodes that are lost meanwhile, until `blocking_timeout` is over; without one, for
-        as long as it takes.
+        Raises `ConnectionError` at once if no quorum of nodes can be reached or has authority, or
+        after 2 to 2.5 s if they are silent. While another holds the lock, or nodes are in
+        quarantine, this waits, also for nodes that are lost meanwhile, until `blocking_timeout` is
+        over; without one, for as long as it takes.
         """
         tries = self._tries(blocking, blocking_timeout, token)
         while True:
@@ -618,3 +619,6 @@ class AsyncLock(_Base):
         with self._failing_as(what):
             await guard.extend(ttl)
         return True
+
+
+_once.remember()
