@@ -212,7 +212,11 @@ impl Acquire {
 
     /// A share of the lease that the holder already has, or a new lease that it keeps track of.
     async fn take(mut self) -> Result<Guard, AcquireError> {
-        let Some(known) = self.known.clone() else { return self.run().await };
+        let Some(known) = self.known.clone() else {
+            let started_at = self.now();
+            return self.run(started_at).await;
+        };
+        self.check()?;
         let started_at = self.now();
         // Another task of this holder may be acquiring it: one attempt takes no longer than this,
         // and its wait does not matter here.
@@ -224,8 +228,6 @@ impl Acquire {
                 return Err(self.behind_another_task(started_at).await);
             }
         };
-        let waited = self.now().saturating_sub(started_at);
-        self.wait = self.wait.saturating_sub(waited);
         if let Some(hold) = gate.upgrade().filter(|hold| hold.lease.ending().is_none()) {
             return Guard::of_share(hold, self.mode).ok_or_else(|| {
                 let name = self.name.escape_ascii();
@@ -235,26 +237,29 @@ impl Acquire {
                 ))
             });
         }
-        let guard = self.run().await?;
+        let guard = self.run(started_at).await?;
         *gate = Arc::downgrade(guard.hold());
         Ok(guard)
     }
 
     /// The error if another task of the same holder is acquiring the lock for the whole wait.
-    async fn behind_another_task(&mut self, started_at: Duration) -> AcquireError {
-        if let Err(wrong) = self.check() {
-            return wrong;
+    async fn behind_another_task(&self, started_at: Duration) -> AcquireError {
+        let waited = self.now().saturating_sub(started_at);
+        let unasked = vec![None; self.core.quorum.nodes()];
+        let is_late = vec![false; unasked.len()];
+        let mut votes = self.describe(unasked, (&is_late, self.plan.timeout), None).await;
+        for vote in votes.iter_mut().filter(|vote| **vote == Some(Vote::NotHeld)) {
+            // That task is about to get it.
+            *vote = Some(Vote::HELD);
         }
-        let votes = vec![Some(Vote::HELD); self.core.quorum.nodes()];
-        let failed = Failed { loss: Loss::Refused, votes, is_timed_out: false, late: None };
-        self.failure(failed, self.now().saturating_sub(started_at), 0).await
+        self.error_of(verdict(Loss::Refused, &votes, self.core.quorum), votes, (waited, 0), false)
     }
 
-    async fn run(mut self) -> Result<Guard, AcquireError> {
+    /// Makes attempts until the wait is over that began at this time.
+    async fn run(mut self, started_at: Duration) -> Result<Guard, AcquireError> {
         self.check()?;
         let world = &*self.core.world;
         let contended = &self.core.contended;
-        let started_at = world.now();
         let mut attempts = 0;
         let mut waiter = self.early_waiter(started_at);
         loop {
@@ -359,6 +364,16 @@ impl Acquire {
             late.filter(|(vote, _)| **vote == Some(Vote::NotHeld))
                 .for_each(|(vote, _)| *vote = None);
         }
+        self.error_of(verdict, votes, (waited, attempts), is_timed_out)
+    }
+
+    fn error_of(
+        &self,
+        verdict: Verdict,
+        votes: Vec<Option<Vote>>,
+        (waited, attempts): (Duration, u32),
+        is_timed_out: bool,
+    ) -> AcquireError {
         let votes = votes.into_iter().map(|vote| vote.unwrap_or(Vote::TimedOut)).collect();
         let nodes = self.core.reports(&self.name, votes);
         let name = String::from_utf8_lossy(&self.name).into_owned();

@@ -32,7 +32,7 @@ use super::answering::Answering;
 use super::connect::{Login, Stream, next_reply};
 use super::destination::{Arrived, Destination};
 use super::inbox::{NoReply, ReplyTo, SAME_SERVER, ServerId};
-use super::outbox::{Item, Outbox};
+use super::outbox::{Item, Outbox, Rank};
 use super::packet::Packet;
 use super::printable::plain;
 use super::sentinel::SwitchWatch;
@@ -44,6 +44,9 @@ use crate::wire::resp::{Reader, Reply};
 const UNWRITTEN_MAX: usize = 1 << 16;
 /// A release that a node has put off (`BUSY`, `LOADING`) is sent again after this long.
 const PUT_OFF: Duration = Duration::from_millis(100);
+/// Why nothing is sent any more.
+pub(super) const RUNTIME_ENDED: &str = "the runtime in which this locker was built has ended: \
+                                        build it in one that lives as long as it";
 /// The first pause before connecting again, doubled each time.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest pause before connecting again.
@@ -133,7 +136,7 @@ impl LinkState {
     }
 
     /// Puts a command into the line; the caller knows whether it is owed, and its number.
-    pub(super) fn take_as(&self, packet: &Packet, reply_to: Option<ReplyTo>, known: (bool, u64)) {
+    pub(super) fn take_as(&self, packet: &Packet, reply_to: Option<ReplyTo>, known: Rank) {
         let mut line = self.line();
         let taken = line.take_as(packet, reply_to, known);
         LinkState::taken(line, taken);
@@ -215,9 +218,7 @@ struct Driver(Arc<LinkState>);
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        let text = "the runtime in which this locker was built has ended: build it in one that \
-                    lives as long as it";
-        self.0.line().end(&NoReply::Refused(text.into()));
+        self.0.line().end(&NoReply::Refused(RUNTIME_ENDED.into()));
     }
 }
 
@@ -280,7 +281,10 @@ async fn connect(
 async fn serve(shared: &LinkState, mut connection: Connection) -> Option<bool> {
     let failure = poll_fn(|ctx| connection.poll(ctx, shared)).await;
     shared.seat.answering.note(shared.seat.place, None);
-    let failure = failure?;
+    let Some(failure) = failure else {
+        shared.seat.broken(connection.hears);
+        return None;
+    };
     connection.stream.abort();
     connection.put_off.append(&mut connection.sent);
     shared.line().break_off(connection.put_off, &failure);

@@ -143,19 +143,18 @@ impl Outbox {
     ) -> Result<(), Box<(NoReply, Option<ReplyTo>)>> {
         let is_owed = matches!(packet.care(), Care::UntilAnswered(_))
             && packet.part().is_none_or(|part| self.asked.has(part.claim));
-        self.take_as(packet, reply_to, (is_owed, 0))
+        let is_first = self.asked.is_first(packet);
+        self.take_as(packet, reply_to, Rank { is_owed, is_first, number: 0 })
     }
 
-    /// The same, if the caller knows whether it is owed, and its number.
+    /// The same, if the caller knows how it stands to what was sent before.
     pub(super) fn take_as(
         &mut self,
         packet: &Packet,
         reply_to: Option<ReplyTo>,
-        (is_owed, number): (bool, u64),
+        Rank { is_owed, is_first, number }: Rank,
     ) -> Result<(), Box<(NoReply, Option<ReplyTo>)>> {
         let part = packet.part();
-        let asks = part.filter(|part| part.asks_for.is_some());
-        let is_first = asks.is_some_and(|part| !self.asked.has(part.claim));
         let item = Item { is_first, number, ..Item::new(packet.clone(), reply_to, is_owed) };
         if let Some(failure) = self.refusal(is_owed) {
             if is_owed && !self.is_over {
@@ -243,6 +242,16 @@ impl Outbox {
     }
 }
 
+/// How a command stands to those that were sent to its node before.
+pub(super) struct Rank {
+    /// Whether it is a release of something that was asked for.
+    pub(super) is_owed: bool,
+    /// Whether it is the first request with its token.
+    pub(super) is_first: bool,
+    /// Its number, if commands have one.
+    pub(super) number: u64,
+}
+
 /// The claims that were sent to the node and not released.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
@@ -263,6 +272,12 @@ struct AskedFor {
 impl Outstanding {
     pub(super) fn has(&self, claim: AcquisitionId) -> bool {
         self.claims.contains_key(&claim)
+    }
+
+    /// Whether this is the first request with its token.
+    pub(super) fn is_first(&self, packet: &Packet) -> bool {
+        let asks = packet.part().filter(|part| part.asks_for.is_some());
+        asks.is_some_and(|part| !self.has(part.claim))
     }
 
     /// Notes that a release with this number has put its ticket in line.

@@ -21,7 +21,7 @@ use super::destination::Destination;
 use super::inbox::{NoReply, ReplyTo};
 use super::link::{Link, LinkSeat, Router, stall_of};
 use super::node_url::Location;
-use super::outbox::{Item, Outbox, Outstanding};
+use super::outbox::{Item, Outbox, Outstanding, Rank};
 use super::packet::{Care, Packet};
 use super::seeds::Seeds;
 use super::slots::{SlotRange, name_in, redirection};
@@ -184,17 +184,22 @@ impl Routes {
         })
     }
 
-    /// Notes a command's part in an acquisition, and returns whether it is owed, and its number.
-    fn note(&mut self, packet: &Packet) -> (bool, u64) {
+    /// Notes a command's part in an acquisition, and returns how it stands to those before. (A link
+    /// does not know that: it may be new, or its lock have come from another master.)
+    fn note(&mut self, packet: &Packet) -> Rank {
         self.count += 1;
+        let number = self.count;
         let is_release = matches!(packet.care(), Care::UntilAnswered(_));
-        let Some(part) = packet.part() else { return (is_release, self.count) };
+        let Some(part) = packet.part() else {
+            return Rank { is_owed: is_release, is_first: false, number };
+        };
         let is_owed = is_release && self.asked.has(part.claim);
+        let is_first = self.asked.is_first(packet);
         self.asked.note(Some(part));
         if is_release {
-            self.asked.released(part.claim, self.count);
+            self.asked.released(part.claim, number);
         }
-        (is_owed, self.count)
+        Rank { is_owed, is_first, number }
     }
 
     /// What may still be sent of a command that comes back. A request that was released since must
@@ -260,8 +265,8 @@ impl Routing {
             self.is_old.notify_one();
             return reply_to.map_or((), |reply_to| reply_to.deliver(Err(nowhere(slot))));
         };
-        let (is_owed, number) = routes.note(packet);
-        self.link(routes, index).state().take_as(packet, reply_to, (is_owed, number));
+        let rank = routes.note(packet);
+        self.link(routes, index).state().take_as(packet, reply_to, rank);
     }
 
     fn send_everywhere(&self, routes: &mut Routes, packet: &Packet, reply_to: Option<ReplyTo>) {
@@ -300,7 +305,7 @@ impl Routing {
         }
         routes.parked.down = None;
         for mut item in std::mem::take(&mut routes.parked.items) {
-            item.number = routes.note(&item.packet).1;
+            item.number = routes.note(&item.packet).number;
             self.route(&mut routes, item);
         }
         // The dropped links finish what is in line, and hand back what they cannot deliver. That
