@@ -157,9 +157,7 @@ impl Guard {
     /// [`ExtendError::Refused`]: the same, but a retry does not help. [`ExtendError::Lost`]: stop.
     ///
     /// # Cancellation
-    /// The nodes may extend the lease anyway; the validity does not count it. Each call takes the
-    /// place of the extension before it, that of a renewal included: calls that are dropped again
-    /// and again before the nodes can answer extend nothing.
+    /// The extension goes on in the background once it has begun, and counts.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         self.hold.lease.extend().await
     }

@@ -9,14 +9,15 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tracing::Instrument;
 
 use super::core::{Core, STRAGGLERS};
 use super::error::{ExtendError, Lost, ReleaseError};
-use super::inbox::{Arrival, Inbox, RequestKind};
+use super::inbox::{Arrival, Inbox, NoReply, RequestKind};
 use super::keeper::{Kept, Slot};
 use super::lease_rules::{LeaseOptions, LeasePlan};
+use super::link::RUNTIME_ENDED;
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::printable::{InShort, Printable};
 use super::reading::{extend_vote, extend_vote_of_one, release_vote};
@@ -198,22 +199,34 @@ impl Lease {
         self.core.settings.rules.ttl_min_of(self.state().renewal.renews())
     }
 
+    /// Runs a round in the background. A caller that goes away in the middle, or does not poll,
+    /// would keep the turn, and the lease would not be renewed.
     async fn extend_with(self: &Arc<Self>, plan: Option<LeasePlan>) -> Result<(), ExtendError> {
-        let turn = self.turn.lock().await;
-        let (round, decided) = self.decided(plan).await?;
-        drop(turn);
-        self.finish_behind(round);
-        decided
+        let (tell, told) = oneshot::channel();
+        let lease = Arc::clone(self);
+        self.core.world.spawn(async move {
+            let turn = lease.turn.lock().await;
+            if tell.is_closed() {
+                return;
+            }
+            match lease.decided(plan).await {
+                Err(ended) => drop(tell.send(Err(ended))),
+                Ok((round, decided)) => {
+                    drop(turn);
+                    drop(tell.send(decided));
+                    lease.finish(round).await;
+                }
+            }
+        });
+        told.await.unwrap_or_else(|_| {
+            let ended = Vote::from(NoReply::Refused(RUNTIME_ENDED.into()));
+            let votes = vec![ended; self.core.quorum.nodes()];
+            Err(ExtendError::Refused(self.core.reports(&self.name, votes)))
+        })
     }
 
-    fn finish_behind(self: &Arc<Self>, round: Extending) {
-        if round.missing > 0 {
-            let lease = Arc::clone(self);
-            self.core.world.spawn(async move { lease.finish(round).await });
-        }
-    }
-
-    /// The same, but repairs those nodes before it returns.
+    /// Extends the lease by one round, and repairs nodes that answer after the quorum before it
+    /// returns.
     async fn renew(&self) -> Result<(), ExtendError> {
         let turn = self.turn.lock().await;
         let (round, decided) = self.decided(None).await?;

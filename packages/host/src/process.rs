@@ -40,6 +40,8 @@ pub(crate) struct Background {
     /// The calls that have not returned.
     pub(crate) pending: TaskTracker,
     thread: OnceLock<Thread>,
+    /// Locked while it is started.
+    starting: Mutex<()>,
     /// The background thread drives.
     is_driving: AtomicBool,
     step_aside: Notify,
@@ -70,14 +72,15 @@ static FIRST: Chain = OnceLock::new();
 pub(crate) fn background() -> Result<&'static Background, Failure> {
     loop {
         match existing() {
-            Ok(background) => return Ok(background),
+            Ok(background) => {
+                background.start()?;
+                return Ok(background);
+            }
             Err(end) => {
                 let background = Background::new(std::process::id())?;
                 let background: &'static Background = Box::leak(Box::new(background));
-                // If two threads get here at once, the second background is not used: its thread
-                // sleeps.
+                // If two threads get here at once, the second background is not used.
                 let _ = end.set(background);
-                background.start()?;
             }
         }
     }
@@ -105,6 +108,7 @@ impl Background {
             ending: CancellationToken::new(),
             pending: TaskTracker::new(),
             thread: OnceLock::new(),
+            starting: Mutex::default(),
             is_driving: AtomicBool::new(false),
             step_aside: Notify::new(),
             is_asleep: AtomicBool::new(false),
@@ -118,7 +122,15 @@ impl Background {
         })
     }
 
+    /// Starts the thread, if it does not run yet: nothing would be renewed without it.
     fn start(&'static self) -> Result<(), Failure> {
+        if self.thread.get().is_some() {
+            return Ok(());
+        }
+        let _one = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.thread.get().is_some() {
+            return Ok(());
+        }
         let thread = thread::Builder::new().name("lockmod".into()).spawn(|| self.run());
         drop(self.thread.set(thread.map_err(no_thread)?.thread().clone()));
         Ok(())
@@ -209,22 +221,40 @@ impl Background {
 /// # Errors
 /// What `check` returned.
 pub fn block_on<T, E>(
-    future: impl Future<Output = T>,
+    future: impl Future<Output = T> + Send + 'static,
     mut check: impl FnMut() -> Result<(), E>,
 ) -> Result<T, E>
 where
+    T: Send + 'static,
     E: From<Failure>,
 {
     let background = background()?;
     let future = background.pending.track_future(unless(&background.ending, future));
-    let mut future = std::pin::pin!(future);
+    let mut future = Box::pin(future);
+    let in_time = background.block_on(async { timeout(CHECK_EVERY, future.as_mut()).await });
+    if let Ok(ended) = in_time {
+        return ended.ok_or_else(|| Failure::refused("the program ends").into());
+    }
+    // `check` may wait for the interpreter, or run a handler that waits for what this call has
+    // begun. So it must go on meanwhile, whoever drives.
+    let mut task = Cancelled(background.spawn(future));
     loop {
-        match background.block_on(async { timeout(CHECK_EVERY, future.as_mut()).await }) {
-            Ok(Some(value)) => return Ok(value),
-            Ok(None) => return Err(Failure::refused("the program ends").into()),
-            // Not while this thread drives: `check` may wait for the interpreter.
-            Err(_) => check()?,
+        check()?;
+        match background.block_on(async { timeout(CHECK_EVERY, &mut task.0).await }) {
+            Ok(Ok(Some(value))) => return Ok(value),
+            Ok(Ok(None)) => return Err(Failure::refused("the program ends").into()),
+            Ok(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => {}
         }
+    }
+}
+
+/// A task that ends with this handle.
+struct Cancelled<T>(JoinHandle<T>);
+
+impl<T> Drop for Cancelled<T> {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

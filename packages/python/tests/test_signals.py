@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -193,3 +194,20 @@ def test_a_handler_that_raises_leaves_no_lock_of_an_asynchronous_block(
         assert raised
     finally:
         loop.close()
+
+
+def test_a_handler_may_release_what_is_being_extended(nodes: list[str], servers: list[Node], name: str) -> None:
+    # The extension did not go on while the handler ran, and the release waited for it for ever.
+    guard = Locker(nodes, ttl=8, timeout=1).acquire(name)
+    for node in servers:
+        node.pause()
+    previous = signal.signal(signal.SIGALRM, lambda *_: guard.release())
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(lockmod.LockError):
+            guard.extend()
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+        for node in servers:
+            node.resume()
+    assert guard.lost.is_set()
