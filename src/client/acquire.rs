@@ -247,12 +247,17 @@ impl Acquire {
         let waited = self.now().saturating_sub(started_at);
         let unasked = vec![None; self.core.quorum.nodes()];
         let is_late = vec![false; unasked.len()];
-        let mut votes = self.describe(unasked, (&is_late, self.plan.timeout), None).await;
-        for vote in votes.iter_mut().filter(|vote| **vote == Some(Vote::NotHeld)) {
-            // That task is about to get it.
-            *vote = Some(Vote::HELD);
+        let votes = self.describe(unasked, (&is_late, self.plan.timeout), None).await;
+        // Where it is free, that task is about to get it.
+        let held = |vote: &Option<Vote>| match vote {
+            Some(Vote::NotHeld) => Some(Vote::HELD),
+            vote => vote.clone(),
+        };
+        let about_to: Vec<_> = votes.iter().map(held).collect();
+        match verdict(Loss::Refused, &about_to, self.core.quorum) {
+            Verdict::Held => self.error_of(Verdict::Held, about_to, (waited, 0), false),
+            verdict => self.error_of(verdict, votes, (waited, 0), false),
         }
-        self.error_of(verdict(Loss::Refused, &votes, self.core.quorum), votes, (waited, 0), false)
     }
 
     /// Makes attempts until the wait is over that began at this time.

@@ -218,7 +218,13 @@ impl Lease {
                 }
             }
         });
-        told.await.unwrap_or_else(|_| {
+        let decided = tokio::select! {
+            biased;
+            decided = told => decided,
+            // Also where nobody drives the runtime of the locker.
+            lost = self.lost() => return Err(ExtendError::Lost(lost)),
+        };
+        decided.unwrap_or_else(|_| {
             let ended = Vote::from(NoReply::Refused(RUNTIME_ENDED.into()));
             let votes = vec![ended; self.core.quorum.nodes()];
             Err(ExtendError::Refused(self.core.reports(&self.name, votes)))

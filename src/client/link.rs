@@ -135,11 +135,14 @@ impl LinkState {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a command into the line; the caller knows whether it is owed, and its number.
-    pub(super) fn take_as(&self, packet: &Packet, reply_to: Option<ReplyTo>, known: Rank) {
+    /// Puts a command into the line; the caller knows how it stands to those before. False if that
+    /// is impossible: the sender is told why.
+    pub(super) fn take_as(&self, packet: &Packet, reply_to: Option<ReplyTo>, rank: Rank) -> bool {
         let mut line = self.line();
-        let taken = line.take_as(packet, reply_to, known);
+        let taken = line.take_as(packet, reply_to, rank);
+        let is_taken = taken.is_ok();
         LinkState::taken(line, taken);
+        is_taken
     }
 
     /// Takes over a command that was sent elsewhere before.

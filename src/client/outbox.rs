@@ -305,7 +305,7 @@ impl Outstanding {
         }
     }
 
-    fn forget(&mut self, part: Option<Part>) {
+    pub(super) fn forget(&mut self, part: Option<Part>) {
         if let Some(part) = part {
             self.claims.remove(&part.claim);
         }

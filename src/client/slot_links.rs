@@ -266,7 +266,11 @@ impl Routing {
             return reply_to.map_or((), |reply_to| reply_to.deliver(Err(nowhere(slot))));
         };
         let rank = routes.note(packet);
-        self.link(routes, index).state().take_as(packet, reply_to, rank);
+        let is_first = rank.is_first;
+        if !self.link(routes, index).state().take_as(packet, reply_to, rank) && is_first {
+            // Nothing was asked with this token, so its release is not owed.
+            routes.asked.forget(packet.part());
+        }
     }
 
     fn send_everywhere(&self, routes: &mut Routes, packet: &Packet, reply_to: Option<ReplyTo>) {

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use lockmod::client::{AcquireError, ExtendError, Lost, ReleaseError};
 
 use crate::common::{Server, start_nodes};
@@ -74,6 +75,24 @@ async fn a_ttl_that_the_nodes_refuse_does_not_end_the_renewing() {
     assert!(!guard.is_lost() && guard.validity() <= millis(9_000), "{:?}", guard.validity());
     guard.release().await.unwrap();
     until("none keeps it", || leases(&nodes, "a") == 0).await;
+}
+
+/// Regression: it kept the lease's turn, and the renewals waited for it.
+#[tokio::test]
+async fn an_extension_that_nobody_polls_does_not_keep_the_lease_from_being_renewed() {
+    let nodes = nodes(3);
+    let locker = builder(&nodes).ttl(millis(900)).build().unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    let mut begun = Box::pin(guard.extend());
+    assert!((&mut begun).now_or_never().is_none(), "the nodes have not answered");
+    let start = Instant::now();
+    while start.elapsed() < millis(2_700) {
+        assert!(!guard.is_lost());
+        tokio::time::sleep(millis(20)).await;
+    }
+    begun.as_mut().await.unwrap();
+    drop(begun);
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]

@@ -237,24 +237,20 @@ where
     }
     // `check` may wait for the interpreter, or run a handler that waits for what this call has
     // begun. So it must go on meanwhile, whoever drives.
-    let mut task = Cancelled(background.spawn(future));
+    let mut task = background.spawn(future);
     loop {
-        check()?;
-        match background.block_on(async { timeout(CHECK_EVERY, &mut task.0).await }) {
+        if let Err(stop) = check() {
+            task.abort();
+            // What it had begun is given up before anything else is sent.
+            background.block_on(async { drop(task.await) });
+            return Err(stop);
+        }
+        match background.block_on(async { timeout(CHECK_EVERY, &mut task).await }) {
             Ok(Ok(Some(value))) => return Ok(value),
             Ok(Ok(None)) => return Err(Failure::refused("the program ends").into()),
             Ok(Err(error)) => std::panic::resume_unwind(error.into_panic()),
             Err(_) => {}
         }
-    }
-}
-
-/// A task that ends with this handle.
-struct Cancelled<T>(JoinHandle<T>);
-
-impl<T> Drop for Cancelled<T> {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 
