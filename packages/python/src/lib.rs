@@ -38,15 +38,15 @@ fn split_nodes(text: &str) -> Vec<String> {
 }
 
 /// The modules of the package by their names, for a second import.
-fn modules(py: Python<'_>) -> &Bound<'_, PyDict> {
+#[pyfunction]
+fn modules(py: Python<'_>) -> Py<PyDict> {
     static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
-    MODULES.get_or_init(py, || PyDict::new(py).unbind()).bind(py)
+    MODULES.get_or_init(py, || PyDict::new(py).unbind()).clone_ref(py)
 }
 
 #[pymodule]
 fn _lockmod(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("modules", modules(module.py()))?;
     module.add_class::<Blocks>()?;
     module.add_class::<Exit>()?;
     module.add_class::<Core>()?;
@@ -55,6 +55,7 @@ fn _lockmod(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Call>()?;
     module.add_function(wrap_pyfunction!(lease::release_all, module)?)?;
     module.add_function(wrap_pyfunction!(split_nodes, module)?)?;
+    module.add_function(wrap_pyfunction!(modules, module)?)?;
     module.add_function(wrap_pyfunction!(prepare, module)?)?;
     module.add_function(wrap_pyfunction!(finish, module)?)
 }

@@ -14,12 +14,12 @@ from . import _lockmod
 
 def restore() -> None:
     """Does nothing in the first import."""
-    sys.modules.update(_lockmod.modules)
+    sys.modules.update(_lockmod.modules())
 
 
 def remember() -> None:
     """Remembers the modules of this package, once they are complete."""
-    package = __name__.rpartition(".")[0]
+    package, modules = __name__.rpartition(".")[0], _lockmod.modules()
     for name, module in list(sys.modules.items()):
         if name == package or name.startswith(f"{package}."):
-            _lockmod.modules[name] = module
+            modules[name] = module
