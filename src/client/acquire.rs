@@ -212,12 +212,9 @@ impl Acquire {
 
     /// A share of the lease that the holder already has, or a new lease that it keeps track of.
     async fn take(mut self) -> Result<Guard, AcquireError> {
-        let Some(known) = self.known.clone() else {
-            let started_at = self.now();
-            return self.run(started_at).await;
-        };
         self.check()?;
         let started_at = self.now();
+        let Some(known) = self.known.clone() else { return self.run(started_at).await };
         // Another task of this holder may be acquiring it: one attempt takes no longer than this,
         // and its wait does not matter here.
         let patience = self.wait.saturating_add(self.plan.timeout);
@@ -261,8 +258,7 @@ impl Acquire {
     }
 
     /// Makes attempts until the wait is over that began at this time.
-    async fn run(mut self, started_at: Duration) -> Result<Guard, AcquireError> {
-        self.check()?;
+    async fn run(self, started_at: Duration) -> Result<Guard, AcquireError> {
         let world = &*self.core.world;
         let contended = &self.core.contended;
         let mut attempts = 0;

@@ -225,6 +225,9 @@ impl Lease {
             lost = self.lost() => return Err(ExtendError::Lost(lost)),
         };
         decided.unwrap_or_else(|_| {
+            if let Some(lost) = self.ending() {
+                return Err(ExtendError::Lost(lost));
+            }
             let ended = Vote::from(NoReply::Refused(RUNTIME_ENDED.into()));
             let votes = vec![ended; self.core.quorum.nodes()];
             Err(ExtendError::Refused(self.core.reports(&self.name, votes)))

@@ -284,15 +284,13 @@ async fn connect(
 async fn serve(shared: &LinkState, mut connection: Connection) -> Option<bool> {
     let failure = poll_fn(|ctx| connection.poll(ctx, shared)).await;
     shared.seat.answering.note(shared.seat.place, None);
-    let Some(failure) = failure else {
-        shared.seat.broken(connection.hears);
-        return None;
-    };
-    connection.stream.abort();
-    connection.put_off.append(&mut connection.sent);
-    shared.line().break_off(connection.put_off, &failure);
+    if let Some(failure) = &failure {
+        connection.stream.abort();
+        connection.put_off.append(&mut connection.sent);
+        shared.line().break_off(connection.put_off, failure);
+    }
     shared.seat.broken(connection.hears);
-    Some(connection.was_useful)
+    failure.map(|_| connection.was_useful)
 }
 
 /// Between half of `pause` and all of it, so that clients do not return in step.

@@ -243,6 +243,7 @@ impl Outbox {
 }
 
 /// How a command stands to those that were sent to its node before.
+#[derive(Clone, Copy)]
 pub(super) struct Rank {
     /// Whether it is a release of something that was asked for.
     pub(super) is_owed: bool,

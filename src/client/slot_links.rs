@@ -62,8 +62,15 @@ struct Routing {
     routes: Mutex<Routes>,
     /// Notified when the slots are out of date.
     is_old: Arc<Notify>,
-    /// How many links are connected, and how many of these hear the wakes.
-    connected: Mutex<(usize, usize)>,
+    hearing: Mutex<Hearing>,
+}
+
+/// How many links there are.
+#[derive(Debug, Default)]
+struct Hearing {
+    connected: usize,
+    /// Of these, those that hear the wakes.
+    heard: usize,
 }
 
 #[derive(Debug, Default)]
@@ -112,7 +119,7 @@ impl SlotLinks {
             spawn: Arc::clone(&spawn),
             routes: Mutex::default(),
             is_old: Arc::clone(&is_old),
-            connected: Mutex::default(),
+            hearing: Mutex::default(),
         });
         spawn(Box::pin(keep_fresh(Arc::downgrade(&routing), is_old)));
         SlotLinks(routing)
@@ -223,9 +230,15 @@ enum Remainder {
 }
 
 impl Routing {
-    fn lock_connected(&self) -> MutexGuard<'_, (usize, usize)> {
-        // Nothing panics while the lock is held.
-        self.connected.lock().unwrap_or_else(PoisonError::into_inner)
+    fn hearing(&self) -> MutexGuard<'_, Hearing> {
+        // Nothing panics while the lock is held, so the numbers are intact even if it is poisoned.
+        self.hearing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells that the Cluster is connected. One master that is not heard is enough for it not to be
+    /// heard: the next lock may be there.
+    fn tell(&self, hearing: &Hearing) {
+        self.wakes.connected(self.node, hearing.connected == hearing.heard);
     }
 
     fn routes(&self) -> MutexGuard<'_, Routes> {
@@ -266,8 +279,8 @@ impl Routing {
             return reply_to.map_or((), |reply_to| reply_to.deliver(Err(nowhere(slot))));
         };
         let rank = routes.note(packet);
-        let is_first = rank.is_first;
-        if !self.link(routes, index).state().take_as(packet, reply_to, rank) && is_first {
+        let is_taken = self.link(routes, index).state().take_as(packet, reply_to, rank);
+        if !is_taken && rank.is_first {
             // Nothing was asked with this token, so its release is not owed.
             routes.asked.forget(packet.part());
         }
@@ -410,19 +423,20 @@ impl Router for Routing {
     }
 
     fn connected(&self, hears: bool) {
-        let mut connected = self.lock_connected();
-        *connected = (connected.0 + 1, connected.1 + usize::from(hears));
-        // One master that is not heard is enough: the next lock may be there.
-        self.wakes.connected(self.node, connected.0 == connected.1);
+        let mut hearing = self.hearing();
+        hearing.connected += 1;
+        hearing.heard += usize::from(hears);
+        self.tell(&hearing);
     }
 
     fn broken(&self, heard: bool) {
-        let mut connected = self.lock_connected();
-        *connected = (connected.0.saturating_sub(1), connected.1 - usize::from(heard));
+        let mut hearing = self.hearing();
+        hearing.connected -= 1;
+        hearing.heard -= usize::from(heard);
         self.wakes.broken(self.node);
         // Tickets in line at other masters are put in line there again, which changes nothing.
-        if connected.0 > 0 {
-            self.wakes.connected(self.node, connected.0 == connected.1);
+        if hearing.connected > 0 {
+            self.tell(&hearing);
         }
     }
 }

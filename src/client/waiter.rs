@@ -404,8 +404,8 @@ impl<'a> Waiter<'a> {
     fn queue<'q>(&self, wakes: &'q Wakes, grant: Option<u64>) -> Queue<'q> {
         let left = latest(&self.core.world).until(self.ends_at);
         let answer = Millis::round_up(self.plan.timeout);
-        let wait = Millis::new(left.get().saturating_add(answer.get())).min(self.waiting.stay());
-        let wait = wait.min(WAIT_MAX);
+        let wait = Millis::new(left.get().saturating_add(answer.get()));
+        let wait = wait.min(self.waiting.stay()).min(WAIT_MAX);
         Queue { wait, ticket: self.ticket.clone(), channel: wakes.channel(), grant }
     }
 

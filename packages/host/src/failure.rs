@@ -141,17 +141,10 @@ impl Failure {
         Failure::new(Kind::Refused, text, &[])
     }
 
-    /// Names options as the language does, where they stand alone: the name of a lock, or of a
-    /// file, may contain one.
+    /// Names options as the language does, if the text is about them.
     pub(crate) fn spelled(mut self, unit: Unit) -> Failure {
-        let is_about_options = self.kind == Kind::Option || self.reason.is_some();
-        if is_about_options {
-            // The client's own setters are written as calls. (With `_`, `lockmod.max-ttl` is not
-            // meant.)
-            for name in ["max_ttl()", "allow_even_nodes()", "max_ttl", "max_hold", "lost_margin"] {
-                let spelled = unit.spelled(name.trim_end_matches("()"));
-                self.text = with_word(&self.text, name, &spelled);
-            }
+        if self.kind == Kind::Option || self.reason.is_some() {
+            self.text = spelled(self.text, unit);
         }
         self
     }
@@ -190,16 +183,13 @@ impl Failure {
         (name, fence, ttl): (&[u8], u64, Duration),
         unit: Unit,
     ) -> Failure {
-        let why = Failure::new(Kind::Lost, WhyLost(lost, nodes), nodes);
-        let why = Failure { reason: Some(lost_word(lost)), ..why }.spelled(unit);
+        let (name, why) = (InShort(name), spelled(WhyLost(lost, nodes).to_string(), unit));
         let ttl = match lost {
             Lost::Expired => format!(" and a ttl of {}", unit.with_unit(ttl)),
             _ => String::new(),
         };
-        let name = InShort(name);
-        let text =
-            format!("the lease of lock '{name}' with fence {fence}{ttl} is lost: {}", why.text);
-        Failure { text, ..why }
+        let text = format!("the lease of lock '{name}' with fence {fence}{ttl} is lost: {why}");
+        Failure { reason: Some(lost_word(lost)), ..Failure::new(Kind::Lost, text, nodes) }
     }
 
     /// The holder released it this long ago, by a call or, without one, as it was dropped.
@@ -219,6 +209,16 @@ impl Failure {
         }
         self
     }
+}
+
+/// The text with options named as the language does, where they stand alone: the name of a lock, or
+/// of a file, may contain one.
+fn spelled(mut text: String, unit: Unit) -> String {
+    // The client's own setters are written as calls. (With `_`, `lockmod.max-ttl` is not meant.)
+    for name in ["max_ttl()", "allow_even_nodes()", "max_ttl", "max_hold", "lost_margin"] {
+        text = with_word(&text, name, &unit.spelled(name.trim_end_matches("()")));
+    }
+    text
 }
 
 /// The text with `word` replaced where it stands between spaces, brackets or marks that end a part
