@@ -491,7 +491,11 @@ impl Acquire {
                         *vote = Some(Vote::Reserved);
                     }
                     (None, Some(Err(other))) => *vote = Some(other),
-                    (None, Some(Ok(_))) => *vote = Some(Vote::NotHeld),
+                    (None, Some(Ok(info))) => {
+                        let obstacle =
+                            Vote::of_obstacle(info.quarantine_left, info.node_state.as_deref());
+                        *vote = Some(obstacle.unwrap_or(Vote::NotHeld));
+                    }
                     _ => {}
                 }
             }

@@ -9,8 +9,10 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::rustls;
@@ -34,6 +36,12 @@ const NEEDS_NO_PASSWORD: &str = "without any password configured";
 /// The same in other words: the server's own suggest that the URL may be right.
 const NO_PASSWORD_SET: &str = "ERR the URL has a password, but the server has none: remove it from \
                                the URL, or set requirepass there";
+/// A connection that is idle for this long is probed by the system, and breaks after three probes
+/// without an answer, about a minute in all. Firewalls forget idle connections without a word, and
+/// those that listen to Sentinels are idle for ever.
+const IDLE: Duration = Duration::from_secs(30);
+/// How long after one probe the next is sent.
+const PROBE_EVERY: Duration = Duration::from_secs(10);
 /// How many bytes of a garbled answer are quoted.
 const QUOTED_MAX: usize = 40;
 
@@ -59,6 +67,8 @@ enum Way {
 /// A connection that is logged in.
 pub(super) struct Login {
     pub(super) stream: Box<dyn Stream>,
+    /// What has arrived behind the replies.
+    pub(super) reader: Reader,
     /// Which server answers there, if it tells.
     pub(super) server: Option<ServerId>,
     /// Whether messages on the client's channel arrive here.
@@ -223,7 +233,8 @@ impl Address {
             asked.push(Packet::new(&[b"SUBSCRIBE", channel]));
         }
         // In the order of the requests.
-        let mut replies = exchange(&mut stream, &asked).await?.into_iter();
+        let mut reader = Reader::default();
+        let mut replies = exchange_by(&mut reader, &mut stream, &asked).await?.into_iter();
         let (pong, info) = (replies.next(), replies.next());
         let role = if self.must_be_master { replies.next() } else { None };
         let subscribed = replies.next();
@@ -237,17 +248,11 @@ impl Address {
             return Err(NoReply::Refused(text.into()));
         }
         let server = told("run_id:").and_then(ServerId::of);
-        // Without this right, a master that was replaced would look like one.
-        if let Some(Reply::Error(text)) = &role
-            && code::meaning_of(text) == Meaning::Forbidden
-        {
-            return Err(NoReply::NoPermission(text.as_str().into()));
-        }
-        if role.as_ref().is_some_and(is_replica) {
-            return Err(NoReply::Unavailable("it is a replica".into()));
+        if let Some(role) = role {
+            is_master(&role)?;
         }
         let hears = matches!(subscribed, Some(Reply::Push(_)));
-        Ok(Login { stream, server, hears })
+        Ok(Login { stream, reader, server, hears })
     }
 
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
@@ -264,6 +269,8 @@ impl Address {
             Location::Tcp { host, port, .. } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
+                // Without it, a connection that is lost is noticed later.
+                let _ = keep_alive(&stream);
                 let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
                 let name = rustls::pki_types::ServerName::try_from(host.clone())
                     .map_err(io::Error::other)?;
@@ -272,6 +279,14 @@ impl Address {
             }
         }
     }
+}
+
+/// Has the system notice if the other end is gone.
+fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
+    sockopt::set_tcp_keepidle(stream, IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, 3)?;
+    sockopt::set_socket_keepalive(stream, true)
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -395,10 +410,22 @@ fn info_field<'r>(info: &'r Reply, field: &str) -> Option<&'r str> {
     text.lines().find_map(|line| line.strip_prefix(field))
 }
 
-/// Whether this reply to ROLE is a replica's.
-fn is_replica(role: &Reply) -> bool {
-    let Reply::List(parts) = role else { return false };
-    matches!(parts.first(), Some(Reply::Text(word)) if **word == *b"slave")
+fn is_slave(word: &Reply) -> bool {
+    matches!(word, Reply::Text(word) if **word == *b"slave")
+}
+
+/// What a reply to ROLE means, if it is not a master's.
+fn is_master(role: &Reply) -> Result<(), NoReply> {
+    match role {
+        // Without this right, a master that was replaced would look like one.
+        Reply::Error(text) if code::meaning_of(text) == Meaning::Forbidden => {
+            Err(NoReply::NoPermission(text.as_str().into()))
+        }
+        Reply::List(parts) if parts.first().is_some_and(is_slave) => {
+            Err(NoReply::Unavailable("it is a replica".into()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What an error reply to PING means.

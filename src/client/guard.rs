@@ -150,7 +150,8 @@ impl Guard {
     /// less the drift.
     ///
     /// Needed only if background renewal is turned off. If another extension of the lease is in
-    /// progress, it waits for that one first.
+    /// progress, it waits for that one first. While nobody drives the runtime in which the locker
+    /// was built, it waits until the lease ends.
     ///
     /// # Errors
     /// [`ExtendError::NoQuorum`]: the lease is valid until its previous end; try again before that.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -112,7 +113,8 @@ impl Keeper {
             }
             match sleeps_until {
                 Some(due_at) => {
-                    let sleep = pin!(self.world.sleep(now.until(due_at).into()));
+                    let left: Duration = now.until(due_at).into();
+                    let sleep = pin!(self.world.sleep(left.min(NAP_MAX)));
                     tokio::select! {
                         biased;
                         () = sleep => {}
@@ -125,5 +127,8 @@ impl Keeper {
     }
 }
 
+/// A sleeping machine's timers stand still, so no task sleeps longer than this before it checks the
+/// clock.
+pub(super) const NAP_MAX: Duration = Duration::from_millis(500);
 /// Instants before now plus this are due.
 const MOMENT: crate::engine::Millis = crate::engine::Millis::new(1);

@@ -15,7 +15,7 @@ use tracing::Instrument;
 use super::core::{Core, STRAGGLERS};
 use super::error::{ExtendError, Lost, ReleaseError};
 use super::inbox::{Arrival, Inbox, NoReply, RequestKind};
-use super::keeper::{Kept, Slot};
+use super::keeper::{Kept, NAP_MAX, Slot};
 use super::lease_rules::{LeaseOptions, LeasePlan};
 use super::link::RUNTIME_ENDED;
 use super::packet::{Packet, TOKEN_LENGTH};
@@ -26,10 +26,6 @@ use super::world::{earliest, latest};
 use crate::engine::{
     Due, Ending, Fence, Instant, Millis, Mode, NodeSet, Renewal, RenewalStep, RoundNumber,
 };
-
-/// A sleeping machine's timers stand still, so no task sleeps longer than this before it checks the
-/// clock.
-const NAP_MAX: Duration = Duration::from_millis(500);
 
 pub(super) struct Lease {
     pub(super) core: Arc<Core>,
@@ -87,7 +83,10 @@ impl Kept for Lease {
     fn wake(self: Arc<Self>) {
         let due = {
             let mut state = self.state();
-            state.slot = None;
+            // Usually the entry that was due. An extension may have made another just now.
+            if let Some(slot) = state.slot.take() {
+                self.core.keeper.remove(slot);
+            }
             state.renewal.due(latest(&self.core.world))
         };
         match due {
@@ -156,10 +155,13 @@ impl Lease {
         }
     }
 
-    /// Enters the lease into the keeper's plan.
+    /// Enters the lease into the keeper's plan, at the time that is right now.
     fn plan(self: &Arc<Self>) {
         let now = latest(&self.core.world);
         let mut state = self.state();
+        if let Some(slot) = state.slot.take() {
+            self.core.keeper.remove(slot);
+        }
         match state.renewal.due(now) {
             Due::Now => state.slot = Some(self.keep(now)),
             Due::At(due_at) => state.slot = Some(self.keep(due_at)),
@@ -209,12 +211,16 @@ impl Lease {
             if tell.is_closed() {
                 return;
             }
-            match lease.decided(plan).await {
+            let decided = lease.decided(plan).await;
+            // After a failure the lease is due earlier than the keeper knows.
+            lease.plan();
+            match decided {
                 Err(ended) => drop(tell.send(Err(ended))),
                 Ok((round, decided)) => {
                     drop(turn);
                     drop(tell.send(decided));
                     lease.finish(round).await;
+                    lease.plan();
                 }
             }
         });

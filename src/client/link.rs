@@ -59,9 +59,9 @@ const STALL_MIN: Duration = Duration::from_secs(2);
 
 /// What the link to one master of a Cluster needs from the routing among all of them.
 pub(super) trait Router: Send + Sync {
-    /// Sends on a command that the master has refused with this error. Returns the command if the
-    /// error is its answer.
-    fn redirect(&self, item: Item, error: &str) -> Option<Item>;
+    /// Sends on a command that the master on this host has refused with this error. Returns the
+    /// command if the error is its answer.
+    fn redirect(&self, item: Item, error: &str, host: &str) -> Option<Item>;
 
     /// Takes over commands that can no longer be delivered.
     fn adopt(&self, items: VecDeque<Item>);
@@ -84,8 +84,8 @@ pub(super) struct LinkSeat {
     pub(super) place: usize,
     pub(super) answering: Arc<Answering>,
     pub(super) wakes: Arc<Wakes>,
-    /// For one master of a Cluster.
-    pub(super) router: Option<Weak<dyn Router>>,
+    /// For one master of a Cluster: the routing, and the host of this master.
+    pub(super) router: Option<(Weak<dyn Router>, Arc<str>)>,
 }
 
 impl fmt::Debug for LinkSeat {
@@ -96,7 +96,7 @@ impl fmt::Debug for LinkSeat {
 
 impl LinkSeat {
     fn router(&self) -> Option<Arc<dyn Router>> {
-        self.router.as_ref().and_then(Weak::upgrade)
+        self.router.as_ref().and_then(|(router, _)| router.upgrade())
     }
 
     fn connected(&self, hears: bool) {
@@ -332,7 +332,7 @@ impl Connection {
             was_useful: false,
             unwritten: Vec::with_capacity(4096),
             written: 0,
-            reader: Reader::default(),
+            reader: login.reader,
             sent: VecDeque::new(),
             taken: VecDeque::new(),
             stall,
@@ -387,8 +387,8 @@ impl Connection {
         true
     }
 
-    /// Moves commands out of the line, and returns whether some are left there. `None` if the line
-    /// is closed and empty.
+    /// Moves commands out of the line, and returns whether some are left there. `None` if nothing
+    /// is left and the line is closed.
     fn take(&mut self, ctx: &mut Context<'_>, shared: &LinkState) -> Option<bool> {
         let mut line = shared.line();
         if !line.driver.as_ref().is_some_and(|driver| driver.will_wake(ctx.waker())) {
@@ -400,7 +400,7 @@ impl Connection {
         line.unanswered = self.sent.len() + self.taken.len();
         line.owed_unanswered += self.taken.iter().filter(|item| item.is_owed).count();
         let has_more = !line.items.is_empty();
-        let is_over = line.is_closed && !has_more && self.taken.is_empty();
+        let is_over = line.is_closed && !has_more;
         drop(line);
         for item in self.taken.drain(..) {
             if !item.is_idle() {
@@ -491,9 +491,10 @@ impl Connection {
 
     /// Sends a command on to another master of a Cluster. Returns the command if it is not sent on.
     fn redirect(&mut self, item: Item, error: &str, shared: &LinkState) -> Option<Item> {
-        let Some(router) = shared.seat.router() else { return Some(item) };
+        let Some((router, host)) = &shared.seat.router else { return Some(item) };
+        let Some(router) = router.upgrade() else { return Some(item) };
         let is_owed = item.is_owed;
-        let back = router.redirect(item, error);
+        let back = router.redirect(item, error, host);
         if back.is_none() {
             let mut line = shared.line();
             line.owed_unanswered = line.owed_unanswered.saturating_sub(usize::from(is_owed));

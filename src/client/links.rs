@@ -265,6 +265,21 @@ mod tests {
         assert_eq!(heard.await, ["LOCK.RELEASE a tttttttttttttttttttt"]);
     }
 
+    /// The connection stayed as long as the node let it.
+    #[tokio::test(start_paused = true)]
+    async fn a_link_that_is_dropped_ends_though_nobody_wants_what_is_in_line() {
+        let heard = written(|links| {
+            let inbox = Inbox::new(1);
+            links.send(
+                0,
+                &Packet::new(&[b"LOCK.INFO"]),
+                Some(inbox.reply_to(0, RequestKind::Only)),
+            );
+        });
+        let heard = tokio::time::timeout(Duration::from_secs(1), heard).await;
+        assert_eq!(heard.expect("it ends"), [""; 0]);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_request_that_is_wanted_is_sent_though_nobody_reads_its_reply() {
         let acquire = Packet::acquire(b"a", &[b't'; 20], (TTL, Mode::Exclusive), b"");

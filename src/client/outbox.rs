@@ -67,6 +67,12 @@ impl Item {
         Item::new(Packet::new(&[b"ASKING"]).unattended(), None, false)
     }
 
+    /// Counts a redirection. Another request with its token may be ahead of it at the next master.
+    pub(super) const fn redirected(&mut self) {
+        self.hops = self.hops.saturating_add(1);
+        self.is_first = false;
+    }
+
     const fn new(packet: Packet, reply_to: Option<ReplyTo>, is_owed: bool) -> Item {
         let (put_off_until, is_first, is_asking, hops, number) = (None, false, false, 0, 0);
         Item { packet, reply_to, is_owed, put_off_until, is_first, is_asking, hops, number }
@@ -170,10 +176,12 @@ impl Outbox {
 
     /// Takes over a command that was sent elsewhere before.
     pub(super) fn accept(&mut self, mut item: Item) {
-        if let Some(failure) = self.refusal(item.is_owed) {
+        let refusal = self.refusal(item.is_owed);
+        let is_kept = refusal.is_none() || item.is_owed && !self.is_over;
+        if let Some(failure) = refusal {
             item.answer(Err(failure));
         }
-        if !self.is_over && (item.is_owed || self.down.is_none()) {
+        if is_kept {
             self.items.push_back(item);
         }
     }
@@ -399,6 +407,20 @@ mod tests {
             assert!(outbox.take(&release(number), None).is_err(), "it is down");
         }
         assert_eq!(outbox.items.len(), 3, "acquired, repaired, extended, and never asked for");
+    }
+
+    /// The release of what a later request with the token had got was forgotten with the first.
+    #[test]
+    fn a_request_that_arrives_redirected_is_not_the_first_one() {
+        let mut outbox = Outbox::default();
+        assert!(outbox.take(&acquire(1), None).is_ok());
+        write(&mut outbox).clear();
+        let mut late = Item { is_first: true, ..Item::new(acquire(1), None, false) };
+        late.redirected();
+        outbox.accept(late);
+        assert!(outbox.take(&release(1), None).is_ok());
+        outbox.fail(&down());
+        assert_eq!(outbox.items.len(), 1, "the release is owed");
     }
 
     #[test]

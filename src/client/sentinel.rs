@@ -5,14 +5,16 @@
 //! larger epoch, so the answer with the largest epoch is the newest. Only the server itself knows
 //! whether it is a master: until it confirms that, the Sentinels are asked again.
 //!
-//! The connections to the Sentinels then listen for the next change.
+//! The connections to the Sentinels then listen for the next change. A Sentinel that did not
+//! answer, or whose connection breaks, is asked again in the background: while most of them
+//! restart, the group may get another master, and nobody else would tell.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_util::future::{BoxFuture, Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{sleep, timeout};
@@ -31,6 +33,11 @@ const SWITCHED: &[u8] = b"+switch-master";
 const SILENCE: &str = "no Sentinel answers";
 /// When most Sentinels have answered, the others have this long to report something newer.
 const STRAGGLERS: Duration = Duration::from_millis(100);
+/// A Sentinel on whose connection nothing can arrive is asked again after this long, and then after
+/// twice as long each time.
+const AGAIN_MIN: Duration = Duration::from_secs(1);
+/// The longest pause before it is asked again.
+const AGAIN_MAX: Duration = Duration::from_secs(10);
 
 /// The master of a group, whichever server that is.
 #[derive(Debug, Clone)]
@@ -54,14 +61,29 @@ struct SentinelAnswer {
 
 /// A connection to a Sentinel, on which changes arrive.
 struct Post {
+    sentinel: Address,
     stream: Box<dyn Stream>,
     reader: Reader,
 }
 
 /// Waits for the group to have another master.
 pub(super) struct SwitchWatch {
-    group: String,
+    group: Arc<WatchedGroup>,
+    /// The master as it was named, and the largest epoch of an answer that named it.
+    master: Location,
+    epoch: u64,
+    /// How long a Sentinel has to answer.
+    patience: Duration,
     posts: Vec<Post>,
+    /// The questions to the Sentinels that have no post.
+    asked: FuturesUnordered<BoxFuture<'static, AskedAgain>>,
+}
+
+/// What a Sentinel answered that was asked again after a pause, if it did.
+struct AskedAgain {
+    sentinel: Address,
+    pause: Duration,
+    told: Option<SentinelAnswer>,
 }
 
 impl WatchedGroup {
@@ -118,13 +140,21 @@ impl WatchedGroup {
     ) -> Result<(Login, Arc<str>, SwitchWatch), NoReply> {
         let told = self.ask_all(patience).await?;
         let newest = newest(&told).ok_or_else(|| NoReply::Unreachable("no Sentinel".into()))?;
-        let master = self.login.master_at(newest);
+        let (place, epoch) = (newest.master.clone(), newest.epoch);
+        let master = self.login.master_at(place.clone());
         let name = Arc::clone(master.name());
         *asked = Some(Arc::clone(&name));
         let login = master.connect(channel).await;
         let login = login.map_err(|failure| failure.at(format_args!("its master {name}")))?;
-        let posts = told.into_iter().map(|told| told.post).collect();
-        Ok((login, name, SwitchWatch { group: self.group.clone(), posts }))
+        let posts: Vec<Post> = told.into_iter().map(|told| told.post).collect();
+        let (group, asked) = (Arc::new(self.clone()), FuturesUnordered::new());
+        let watch = SwitchWatch { group, master: place, epoch, patience, posts, asked };
+        for sentinel in &self.sentinels {
+            if watch.posts.iter().all(|post| post.sentinel.name() != sentinel.name()) {
+                watch.ask_later(sentinel.clone(), AGAIN_MIN);
+            }
+        }
+        Ok((login, name, watch))
     }
 
     /// The answers of the Sentinels, at least one. Once there is one, most are waited for no longer
@@ -191,7 +221,8 @@ impl WatchedGroup {
         let port = port.ok_or_else(|| NoReply::Garbled("not the port of a master".into()))?;
         let master = Location::Tcp { host, port, is_tls: self.is_tls };
         let epoch = replies.get(1).and_then(epoch_of).unwrap_or(0);
-        Ok(Some(SentinelAnswer { master, epoch, post: Post { stream, reader } }))
+        let post = Post { sentinel: sentinel.clone(), stream, reader };
+        Ok(Some(SentinelAnswer { master, epoch, post }))
     }
 
     fn unknown(&self) -> NoReply {
@@ -204,11 +235,10 @@ impl WatchedGroup {
 }
 
 /// The answer that counts: the newest, and among equally new ones the most common.
-fn newest(told: &[SentinelAnswer]) -> Option<Location> {
+fn newest(told: &[SentinelAnswer]) -> Option<&SentinelAnswer> {
     let agreeing =
         |one: &SentinelAnswer| told.iter().filter(|two| two.master == one.master).count();
-    let best = told.iter().max_by_key(|told| (told.epoch, agreeing(told)))?;
-    Some(best.master.clone())
+    told.iter().max_by_key(|told| (told.epoch, agreeing(told)))
 }
 
 /// Reads the epoch of a group's configuration.
@@ -255,28 +285,71 @@ fn in_words(sentinel: &Address, failure: NoReply) -> NoReply {
 }
 
 impl SwitchWatch {
-    /// Ready when a Sentinel has reported that the group has another master. A Sentinel whose
-    /// connection breaks reports nothing more.
+    /// Ready when the group has another master: a Sentinel has published it, or one that is asked
+    /// again knows it from a larger epoch. Silence is no reason to leave a master.
     pub(super) fn poll(&mut self, ctx: &mut Context<'_>) -> Poll<()> {
-        let mut is_over = false;
-        let group = self.group.as_bytes();
-        self.posts.retain_mut(|post| match post.poll(ctx, group) {
-            Poll::Pending => true,
-            Poll::Ready(has_switched) => {
-                is_over |= has_switched;
-                false
+        loop {
+            if self.has_heard(ctx) {
+                return Poll::Ready(());
             }
-        });
-        if is_over { Poll::Ready(()) } else { Poll::Pending }
+            let Poll::Ready(Some(asked)) = self.asked.poll_next_unpin(ctx) else {
+                return Poll::Pending;
+            };
+            match asked.told {
+                Some(told) if self.is_over(&told) => return Poll::Ready(()),
+                Some(told) => self.posts.push(told.post),
+                None => self.ask_later(asked.sentinel, AGAIN_MAX.min(asked.pause * 2)),
+            }
+        }
+    }
+
+    /// Whether a Sentinel has published that the group has another master. Those whose connections
+    /// broke are asked again.
+    fn has_heard(&mut self, ctx: &mut Context<'_>) -> bool {
+        let mut at = 0;
+        while let Some(post) = self.posts.get_mut(at) {
+            match post.poll(ctx, self.group.group.as_bytes(), &self.master) {
+                Poll::Pending => at += 1,
+                Poll::Ready(true) => return true,
+                Poll::Ready(false) => {
+                    let post = self.posts.swap_remove(at);
+                    self.ask_later(post.sentinel, AGAIN_MIN);
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether this answer names another master and is newer than what is known.
+    fn is_over(&mut self, told: &SentinelAnswer) -> bool {
+        let is_newer = told.epoch > self.epoch;
+        if told.master == self.master {
+            self.epoch = self.epoch.max(told.epoch);
+        }
+        is_newer && told.master != self.master
+    }
+
+    fn ask_later(&self, sentinel: Address, pause: Duration) {
+        let (group, patience) = (Arc::clone(&self.group), self.patience);
+        // So that clients do not return in step.
+        let shortened = pause.mul_f64(0.5 + sentinel.jitter() / 2.0);
+        self.asked.push(Box::pin(async move {
+            sleep(shortened).await;
+            let told = timeout(patience, group.ask(&sentinel)).await;
+            let told = told.ok().and_then(Result::ok).flatten();
+            AskedAgain { sentinel, pause, told }
+        }));
     }
 }
 
 impl Post {
     /// Ready with true when the group has another master, with false when nothing more will come.
-    fn poll(&mut self, ctx: &mut Context<'_>, group: &[u8]) -> Poll<bool> {
+    fn poll(&mut self, ctx: &mut Context<'_>, group: &[u8], master: &Location) -> Poll<bool> {
         loop {
             match self.reader.next_reply() {
-                Ok(Some(message)) if is_switch(&message, group) => return Poll::Ready(true),
+                Ok(Some(message)) if is_switch(&message, group, master) => {
+                    return Poll::Ready(true);
+                }
                 Ok(Some(_)) => continue,
                 Ok(None) => {}
                 Err(_) => return Poll::Ready(false),
@@ -294,11 +367,15 @@ impl Post {
     }
 }
 
-/// Whether a message says that this group has another master: `name old-ip old-port ip port`.
-fn is_switch(message: &Reply, group: &[u8]) -> bool {
+/// Whether a message says that this group has a master other than this one: `name old-ip old-port
+/// ip port`. A Sentinel that has been away tells late what the others know.
+fn is_switch(message: &Reply, group: &[u8], master: &Location) -> bool {
     let (Reply::List(parts) | Reply::Push(parts)) = message else { return false };
     let [_, Reply::Text(channel), Reply::Text(text)] = &parts[..] else { return false };
-    **channel == *SWITCHED && text.strip_prefix(group).is_some_and(|rest| rest.starts_with(b" "))
+    let places = text.strip_prefix(group).and_then(|rest| rest.strip_prefix(b" "));
+    let Some(places) = places.filter(|_| **channel == *SWITCHED) else { return false };
+    let Location::Tcp { host, port, .. } = master else { return true };
+    !places.ends_with(format!(" {host} {port}").as_bytes())
 }
 
 #[cfg(test)]
@@ -328,9 +405,13 @@ mod tests {
         let told = |host: &str, epoch| SentinelAnswer {
             master: Location::Tcp { host: host.to_owned(), port: 1, is_tls: false },
             epoch,
-            post: Post { stream: Box::new(tokio::io::empty()), reader: Reader::default() },
+            post: Post {
+                sentinel: Address::of(node_url::read("redis://s").unwrap()),
+                stream: Box::new(tokio::io::empty()),
+                reader: Reader::default(),
+            },
         };
-        let newest = |told: &[SentinelAnswer]| newest(told).map(|place| place.to_string());
+        let newest = |told: &[SentinelAnswer]| newest(told).map(|told| told.master.to_string());
         assert_eq!(newest(&[told("a", 1), told("b", 2), told("a", 1)]).unwrap(), "b:1");
         assert_eq!(newest(&[told("a", 1), told("b", 1), told("b", 1)]).unwrap(), "b:1");
         assert_eq!(newest(&[]), None);
@@ -352,8 +433,12 @@ mod tests {
             let text = |text: &str| Reply::Text(text.as_bytes().to_vec().into());
             Reply::List(vec![text("message"), text(channel), text(said)])
         };
-        assert!(is_switch(&said("+switch-master", "m h 1 h 2"), b"m"));
-        assert!(!is_switch(&said("+switch-master", "mm h 1 h 2"), b"m"));
-        assert!(!is_switch(&said("+sdown", "m h 1 h 2"), b"m"));
+        let master = Location::Tcp { host: "h".into(), port: 3, is_tls: false };
+        let is_switch = |message| is_switch(&message, b"m", &master);
+        assert!(is_switch(said("+switch-master", "m h 1 h 2")));
+        assert!(is_switch(said("+switch-master", "m h 3 h 33")));
+        assert!(!is_switch(said("+switch-master", "mm h 1 h 2")));
+        assert!(!is_switch(said("+sdown", "m h 1 h 2")));
+        assert!(!is_switch(said("+switch-master", "m h 1 h 3")), "it is known already");
     }
 }

@@ -250,13 +250,15 @@ impl Routing {
     fn link<'r>(&self, routes: &'r mut Routes, index: usize) -> &'r Link {
         let Master { place, link, .. } = &mut routes.masters[index];
         link.get_or_insert_with(|| {
+            let host = if let Location::Tcp { host, .. } = place { host } else { "" };
+            let router = (Weak::clone(&self.me) as Weak<dyn Router>, host.into());
             let destination = Destination::Server(self.seeds.master_at(place.clone()));
             let seat = LinkSeat {
                 node: self.node,
                 place: self.answering.next_place(),
                 answering: Arc::clone(&self.answering),
                 wakes: Arc::clone(&self.wakes),
-                router: Some(Weak::clone(&self.me) as Weak<dyn Router>),
+                router: Some(router),
             };
             let (link, driving) = Link::new(destination, self.patience, seat);
             (self.spawn)(Box::pin(driving));
@@ -362,26 +364,27 @@ impl Routing {
         self.link(routes, index).state().accept(item);
     }
 
-    /// Sends a command on to the master that the error names. Returns the command if it is not sent
-    /// on.
-    fn send_on(&self, mut item: Item, error: &str) -> Option<Item> {
+    /// Sends a command on to the master that the error of one on this host names. Returns the
+    /// command if it is not sent on.
+    fn send_on(&self, mut item: Item, error: &str, host: &str) -> Option<Item> {
         let is_sent_on = !item.is_direct();
         if is_sent_on && code::word_of(error) == code::TRYAGAIN.word && item.hops < HOPS_MAX {
-            item.hops += 1;
+            item.redirected();
             item.is_asking = false;
             self.send_later(item);
             return None;
         }
         let Some(place) = redirection(error).filter(|_| is_sent_on) else { return Some(item) };
         let mut routes = self.routes();
-        let index = routes.master_at(self.seeds.place(place.host, place.port));
+        let host = if place.host.is_empty() { host.to_owned() } else { place.host };
+        let index = routes.master_at(self.seeds.place(host, place.port));
         if !place.is_ask {
             if let Some(slot) = routes.slots.get_mut(usize::from(place.slot)) {
                 *slot = Some(index);
             }
             self.is_old.notify_one();
         }
-        item.hops = item.hops.saturating_add(1);
+        item.redirected();
         if item.hops <= HOPS_AT_ONCE || place.is_ask && item.hops <= HOPS_MAX {
             item.is_asking = place.is_ask;
             self.send_rest(&mut routes, index, item);
@@ -406,11 +409,11 @@ impl Routing {
 }
 
 impl Router for Routing {
-    fn redirect(&self, item: Item, error: &str) -> Option<Item> {
+    fn redirect(&self, item: Item, error: &str, host: &str) -> Option<Item> {
         if code::word_of(error) == code::CLUSTERDOWN.word {
             self.is_old.notify_one();
         }
-        self.send_on(item, error)
+        self.send_on(item, error, host)
     }
 
     fn adopt(&self, items: VecDeque<Item>) {

@@ -19,7 +19,7 @@ pub(super) struct SlotRange {
     pub(super) port: u16,
 }
 
-/// Where a node of a Cluster sends a command that it does not carry out.
+/// Where a node of a Cluster sends a command that it does not carry out. An empty host is its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redirection {
     /// For this command only: the slot is moving there.
@@ -57,7 +57,7 @@ pub(super) fn redirection(error: &str) -> Option<Redirection> {
     let Redirected { is_ask, slot, place } = read_redirected(error)?;
     let slot = slot.parse().ok().filter(|slot| *slot < SLOTS)?;
     let (host, port) = place.rsplit_once(':')?;
-    Some(Redirection { is_ask, slot, host: host.to_owned(), port: port.parse().ok()? })
+    Some(Redirection { is_ask, slot, host: known(host).to_owned(), port: port.parse().ok()? })
 }
 
 /// Reads the reply to CLUSTER SLOTS.
@@ -112,9 +112,13 @@ fn read_range(range: &Reply) -> Option<SlotRange> {
     let port = u16::try_from(*port).ok()?;
     let Some(Reply::Text(id)) = master.get(2) else { return None };
     let id = String::from_utf8_lossy(id).into_owned();
-    // The node does not know its host.
-    let host = if host == "?" { String::new() } else { host };
+    let host = known(&host).to_owned();
     Some(SlotRange { first: slot(*first)?, last: slot(*last)?, id, host, port })
+}
+
+/// The host that a node names; empty if the node does not know it, and writes `?`.
+fn known(host: &str) -> &str {
+    if host == "?" { "" } else { host }
 }
 
 #[cfg(test)]
@@ -138,6 +142,9 @@ mod tests {
         let place = |is_ask| Redirection { is_ask, slot: 7, host: "::1".to_owned(), port: 7_000 };
         assert_eq!(redirection("MOVED 7 ::1:7000"), Some(place(false)));
         assert_eq!(redirection("ASK 7 ::1:7000"), Some(place(true)));
+        for unknown in ["MOVED 7 :7000", "MOVED 7 ?:7000"] {
+            assert_eq!(redirection(unknown).unwrap().host, "", "{unknown}");
+        }
         for other in ["MOVED", "MOVED 7", "MOVED 99999 h:1", "MOVED 7 h", "TRYAGAIN x", ""] {
             assert_eq!(redirection(other), None, "{other}");
         }

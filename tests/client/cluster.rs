@@ -69,7 +69,17 @@ async fn each_lock_is_at_the_master_of_its_slot_and_a_survey_finds_all() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_followed_when_its_slot_moves() {
-    let cluster = Cluster::start(2, server);
+    follow_a_slot(Cluster::start(2, server)).await;
+}
+
+/// Regression: the client went to the host with the empty name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_followed_among_masters_that_do_not_name_their_hosts() {
+    let server = || server().config("cluster-preferred-endpoint-type", "unknown-endpoint");
+    follow_a_slot(Cluster::start(2, server)).await;
+}
+
+async fn follow_a_slot(cluster: Cluster) {
     let (locker, other) = (locker(&cluster), locker(&cluster));
     let guard = locker.acquire("res").await.unwrap();
     assert!(other.try_acquire("res").await.is_err());

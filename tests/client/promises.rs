@@ -23,6 +23,8 @@ type Script = dyn Fn(usize, &str) -> (Duration, Result<Reply, NoReply>) + Send +
 struct Scripted {
     names: Vec<Arc<str>>,
     began_at: Instant,
+    /// How many milliseconds passed while the machine slept, and the timers with it.
+    slept: Arc<AtomicU64>,
     script: Arc<Script>,
     /// What was sent, when, and to whom.
     sent: Arc<Mutex<Vec<(Duration, usize, String)>>>,
@@ -31,7 +33,7 @@ struct Scripted {
 
 impl World for Scripted {
     fn now(&self) -> Duration {
-        self.began_at.elapsed()
+        self.began_at.elapsed() + millis(self.slept.load(Ordering::Relaxed))
     }
 
     fn sleep(&self, length: Duration) -> BoxFuture<'static, ()> {
@@ -74,6 +76,7 @@ impl Scripted {
         Scripted {
             names: (0..nodes).map(|node| format!("node-{node}").into()).collect(),
             began_at: Instant::now(),
+            slept: Arc::default(),
             script: Arc::new(script),
             sent: Arc::default(),
             random: Arc::default(),
@@ -120,6 +123,39 @@ async fn the_validity_counts_from_before_the_extension_was_sent() {
     tokio::time::sleep(millis(5_000)).await;
     guard.extend().await.unwrap();
     assert_eq!(guard.validity(), VALID - millis(400));
+}
+
+/// It was tried again a ttl's third after the extension began.
+#[tokio::test(start_paused = true)]
+async fn an_extension_that_fails_as_the_renewal_was_due_is_tried_again_soon() {
+    let began_at = Instant::now();
+    let script = move |_, command: &str| {
+        let is_away = command.starts_with("LOCK.EXTEND") && began_at.elapsed() < millis(3_600);
+        (if is_away { millis(20_000) } else { Duration::ZERO }, Ok(Reply::Integer(1)))
+    };
+    let world = Scripted::new(3, script);
+    let locker = ten_seconds().build_in(world.clone()).unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    // A third of the ttl falls into the timeout.
+    tokio::time::sleep(millis(3_100)).await;
+    guard.extend().await.unwrap_err();
+    assert_eq!(world.sent("LOCK.EXTEND"), 3);
+    tokio::time::sleep(millis(1_000)).await;
+    assert_eq!(world.sent("LOCK.EXTEND"), 6, "a twelfth of the ttl later");
+    assert!(guard.validity() > millis(9_000), "{:?}", guard.validity());
+}
+
+/// The lease was lost although most of it was left.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_wakes_from_sleep_renews_what_is_due() {
+    let world = Scripted::new(3, willing(Duration::ZERO));
+    let locker = ten_seconds().build_in(world.clone()).unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    tokio::time::sleep(millis(100)).await;
+    world.slept.store(7_500, Ordering::Relaxed);
+    tokio::time::sleep(millis(600)).await;
+    assert_eq!(world.sent("LOCK.EXTEND"), 3);
+    assert!(!guard.is_lost() && guard.validity() > millis(9_000), "{:?}", guard.validity());
 }
 
 #[tokio::test(start_paused = true)]

@@ -123,6 +123,50 @@ async fn a_master_that_lives_is_left_when_the_sentinels_name_another() {
     guard.release().await.unwrap();
 }
 
+/// Regression: once the connections to all Sentinels had broken, no change was heard of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_that_restart_are_heard_again() {
+    let mut group = Group::start(1, server);
+    let locker = locker(&group);
+    let guard = locker.acquire("a").wait(FAILOVER_PATIENCE).await.unwrap();
+    let listened = |group: &Group| group.sentinels.iter().all(|one| one.listeners() == Some(1));
+    until("all are listened to", || listened(&group)).await;
+    for is_rolling in [true, false] {
+        if is_rolling {
+            for sentinel in &mut group.sentinels {
+                sentinel.kill();
+                sentinel.launch();
+            }
+        } else {
+            group.sentinels.iter_mut().for_each(Sentinel::kill);
+            guard.extend().await.expect("the master does not need them");
+            group.sentinels.iter_mut().for_each(Sentinel::launch);
+        }
+        until("all are listened to again", || listened(&group)).await;
+        assert!(is_held(&group.servers[0], "a"), "the master is kept");
+    }
+    // Meanwhile the group gets another master, and nobody tells the old one, which lives.
+    group.sentinels.iter_mut().for_each(Sentinel::kill);
+    guard.extend().await.unwrap();
+    group.servers[1].run("REPLICAOF NO ONE").unwrap();
+    let new = group.servers[1].port();
+    for sentinel in &mut group.sentinels {
+        sentinel.configure(new, &format!("sentinel config-epoch {GROUP} 7"));
+        sentinel.launch();
+    }
+    drop(guard);
+    let start = Instant::now();
+    loop {
+        let guard = locker.acquire("b").wait(FAILOVER_PATIENCE).await.unwrap();
+        if is_held(&group.servers[1], "b") {
+            break guard.release().await.unwrap();
+        }
+        // The switch may fall into the release.
+        drop(guard);
+        assert!(start.elapsed() < FAILOVER_PATIENCE, "it still acquires at the old master");
+    }
+}
+
 /// A server that is made a replica by hand keeps its connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sentinels_are_asked_again_when_the_server_says_that_it_is_a_replica() {

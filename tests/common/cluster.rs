@@ -116,12 +116,13 @@ impl Cluster {
     #[track_caller]
     pub fn owner(&self, name: &str) -> usize {
         wait_for("the masters agree which of them has the lock", || {
-            let place = |index: usize| format!("127.0.0.1:{}", self.masters[index].port());
+            // They may leave out the host, which is the same.
+            let place = |index: usize| self.masters[index].port().to_string();
             let named = |(index, master): (usize, &Server)| match master
                 .run(&format!("LOCK.FENCE {name}"))
             {
                 Ok(_) => Some(place(index)),
-                Err(error) => Some(error.detail()?.split(' ').next_back()?.to_owned()),
+                Err(error) => Some(error.detail()?.rsplit(':').next()?.to_owned()),
             };
             let all: Option<Vec<String>> = self.masters.iter().enumerate().map(named).collect();
             let all = all.filter(|all| all.iter().all(|other| *other == all[0]))?;

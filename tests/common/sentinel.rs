@@ -124,30 +124,41 @@ impl Sentinel {
     #[track_caller]
     pub fn start(master: u16, password: Option<&str>, more: &str) -> Sentinel {
         let dir = tempfile::Builder::new().prefix("lockmod-test-").tempdir().expect("a folder");
-        let port = Port::reserve();
+        let password = password.map(str::to_owned);
+        let mut sentinel = Sentinel { dir, port: Port::reserve(), password, child: None };
+        sentinel.configure(master, more);
+        sentinel.launch();
+        sentinel
+    }
+
+    /// Writes its configuration file as that of a Sentinel that knows nothing yet.
+    pub fn configure(&self, master: u16, more: &str) {
         let mut conf = format!(
             "bind 127.0.0.1\nprotected-mode yes\nport {}\ndir {:?}\nlogfile \"\"\ndaemonize no\n\
              sentinel monitor {GROUP} 127.0.0.1 {master} 2\n\
              sentinel down-after-milliseconds {GROUP} 1000\n\
              sentinel failover-timeout {GROUP} 3000\n{more}\n",
-            port.number(),
-            dir.path()
+            self.port(),
+            self.dir.path()
         );
-        if let Some(password) = password {
+        if let Some(password) = &self.password {
             conf += &format!(
                 "sentinel auth-pass {GROUP} {password}\nrequirepass {password}\n\
                  sentinel sentinel-pass {password}\n"
             );
         }
-        fs::write(dir.path().join("sentinel.conf"), conf).expect("the folder is ours");
-        let password = password.map(str::to_owned);
-        let mut sentinel = Sentinel { dir, port, password, child: None };
-        sentinel.launch();
-        sentinel
+        fs::write(self.dir.path().join("sentinel.conf"), conf).expect("the folder is ours");
     }
 
+    /// How many clients listen for a change.
+    pub fn listeners(&self) -> Option<usize> {
+        let clients: String = redis::from_redis_value(self.run("CLIENT LIST").ok()?).ok()?;
+        Some(clients.lines().filter(|client| client.contains(" sub=1 ")).count())
+    }
+
+    /// Starts it with what its configuration file says.
     #[track_caller]
-    fn launch(&mut self) {
+    pub fn launch(&mut self) {
         let log = File::create(self.dir.path().join("log")).expect("the folder is ours");
         let mut command = Command::new(server_binary());
         command.arg(self.dir.path().join("sentinel.conf")).arg("--sentinel");

@@ -175,6 +175,13 @@ impl Failure {
         Failure::new(Kind::Forked, text, &[])
     }
 
+    /// A signal handler has forked the process in the middle of a call.
+    pub(crate) fn forked_in_call() -> Failure {
+        let text = "this process was forked during the call: only the one that began it gets the \
+                    result";
+        Failure::new(Kind::Forked, text, &[])
+    }
+
     /// The lease has ended; the nodes' votes are those on the extension that failed last. If it
     /// expired, its ttl is named, with its unit: it may not be what the caller meant.
     pub(crate) fn lost(

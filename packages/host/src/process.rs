@@ -219,7 +219,7 @@ impl Background {
 /// handled.
 ///
 /// # Errors
-/// What `check` returned.
+/// What `check` returned; [`Kind::Forked`](crate::Kind::Forked) in a child that `check` has forked.
 pub fn block_on<T, E>(
     future: impl Future<Output = T> + Send + 'static,
     mut check: impl FnMut() -> Result<(), E>,
@@ -239,7 +239,13 @@ where
     // begun. So it must go on meanwhile, whoever drives.
     let mut task = background.spawn(future);
     loop {
-        if let Err(stop) = check() {
+        let checked = check();
+        if background.process != std::process::id() {
+            // The task is the parent's, and so are the runtime and its connections.
+            std::mem::forget(task);
+            return Err(checked.err().unwrap_or_else(|| Failure::forked_in_call().into()));
+        }
+        if let Err(stop) = checked {
             task.abort();
             // What it had begun is given up before anything else is sent.
             background.block_on(async { drop(task.await) });

@@ -211,3 +211,38 @@ def test_a_handler_may_release_what_is_being_extended(nodes: list[str], servers:
         for node in servers:
             node.resume()
     assert guard.lost.is_set()
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_handler_may_fork(locker: Locker, name: str, raises: bool) -> None:
+    """A child that went on with the call used the parent's connections, or hung."""
+    holder = locker.acquire(name)
+    parent = os.getpid()
+    children: list[int] = []
+
+    def fork(*_: object) -> None:
+        children.append(os.fork())
+        if raises and os.getpid() != parent:
+            raise Interrupt
+        if os.getpid() == parent:
+            holder.release()
+
+    previous = signal.signal(signal.SIGALRM, fork)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        guard = locker.acquire(name, wait=PATIENCE)
+    except (lockmod.ForkedError, Interrupt) as error:
+        os._exit(3 if os.getpid() != parent and isinstance(error, Interrupt) == raises else 4)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    ended: list[int] = []
+
+    def has_ended() -> bool:
+        child, status = os.waitpid(children[0], os.WNOHANG)
+        ended.append(os.waitstatus_to_exitcode(status))
+        return child != 0
+
+    until("the child has ended", has_ended)
+    assert len(children) == 1 and ended[-1] == 3
+    guard.extend()
+    guard.release()

@@ -420,7 +420,7 @@ class AsyncGuard(_AsyncBlocks, _Held):
     async def extend(self, ttl: SupportsFloat | None = None) -> None:
         """Extends the lease now, to `ttl` seconds if it is given; see `Guard.extend`.
 
-        If it is cancelled, the extension goes on, and counts.
+        If it is cancelled, an extension that has begun goes on, and counts.
         """
         length = seconds(ttl)
         self._refuse_fork()
