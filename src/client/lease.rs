@@ -100,7 +100,9 @@ impl Kept for Lease {
                 let renewal = async move {
                     // Whatever the result, the validity reflects it, and the next try is planned.
                     let result = self.renew().await;
-                    self.core.metrics.renewed(&result);
+                    if !matches!(result, Err(ExtendError::Lost(Lost::Released))) {
+                        self.core.metrics.renewed(&result);
+                    }
                     if let Err(error) = result {
                         tracing::debug!(%error, "not renewed");
                     }
@@ -166,15 +168,20 @@ impl Lease {
             Due::Now => state.slot = Some(self.keep(now)),
             Due::At(due_at) => state.slot = Some(self.keep(due_at)),
             Due::Never => {
-                if !state.renewal.is_released()
-                    && let Some(ending) = state.renewal.ending(now)
-                    && !std::mem::replace(&mut state.is_counted, true)
-                {
-                    self.core.metrics.lost(ending.into());
-                }
+                self.count_loss(&mut state, now);
                 drop(state);
                 self.ended.notify_waiters();
             }
+        }
+    }
+
+    /// Counts the loss of the lease, once.
+    fn count_loss(&self, state: &mut Upkeep, now: Instant) {
+        if !state.renewal.is_released()
+            && let Some(ending) = state.renewal.ending(now)
+            && !std::mem::replace(&mut state.is_counted, true)
+        {
+            self.core.metrics.lost(ending.into());
         }
     }
 
@@ -419,7 +426,10 @@ impl Lease {
     /// Releases the lease without waiting; the answers go to `inbox`, if there is one. Returns
     /// false if the lease was already released.
     pub(super) fn send_release(&self, inbox: Option<&Inbox>) -> bool {
+        let now = latest(&self.core.world);
         let mut state = self.state();
+        // Whoever hears of a loss may release before the keeper does.
+        self.count_loss(&mut state, now);
         let longest = state.longest;
         if !state.renewal.release() {
             return false;

@@ -282,7 +282,11 @@ async fn connect(
 /// Writes and reads until the connection breaks, and returns whether anything was answered on it.
 /// `None` if the link is dropped and its line is empty.
 async fn serve(shared: &LinkState, mut connection: Connection) -> Option<bool> {
-    let failure = poll_fn(|ctx| connection.poll(ctx, shared)).await;
+    // A message may have arrived right behind the replies to the login.
+    let failure = match connection.hand_out(shared) {
+        Ok(_) => poll_fn(|ctx| connection.poll(ctx, shared)).await,
+        Err(failure) => Some(failure),
+    };
     shared.seat.answering.note(shared.seat.place, None);
     if let Some(failure) = &failure {
         connection.stream.abort();

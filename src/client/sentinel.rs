@@ -10,7 +10,7 @@
 //! restart, the group may get another master, and nobody else would tell.
 
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -49,6 +49,9 @@ pub(super) struct WatchedGroup {
     is_tls: bool,
     /// The login of the master, and everything else that does not depend on where it is.
     login: Address,
+    /// The master that ended the last watch, with its epoch: the Sentinel that knows it may answer
+    /// the next question too late to be heard.
+    hint: Arc<Mutex<Option<(Location, u64)>>>,
 }
 
 /// A Sentinel's answer about the group.
@@ -96,6 +99,7 @@ impl WatchedGroup {
             sentinels: sentinels.iter().cloned().map(Address::of).collect(),
             is_tls: *is_tls,
             login: Address::of(url.clone()),
+            hint: Arc::default(),
         })
     }
 
@@ -140,7 +144,9 @@ impl WatchedGroup {
     ) -> Result<(Login, Arc<str>, SwitchWatch), NoReply> {
         let told = self.ask_all(patience).await?;
         let newest = newest(&told).ok_or_else(|| NoReply::Unreachable("no Sentinel".into()))?;
-        let (place, epoch) = (newest.master.clone(), newest.epoch);
+        let hint = self.hint.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let hint = hint.filter(|(_, epoch)| *epoch > newest.epoch);
+        let (place, epoch) = hint.unwrap_or_else(|| (newest.master.clone(), newest.epoch));
         let master = self.login.master_at(place.clone());
         let name = Arc::clone(master.name());
         *asked = Some(Arc::clone(&name));
@@ -326,7 +332,12 @@ impl SwitchWatch {
         if told.master == self.master {
             self.epoch = self.epoch.max(told.epoch);
         }
-        is_newer && told.master != self.master
+        let is_over = is_newer && told.master != self.master;
+        if is_over {
+            let hint = Some((told.master.clone(), told.epoch));
+            *self.group.hint.lock().unwrap_or_else(PoisonError::into_inner) = hint;
+        }
+        is_over
     }
 
     fn ask_later(&self, sentinel: Address, pause: Duration) {

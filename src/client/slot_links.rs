@@ -24,7 +24,7 @@ use super::node_url::Location;
 use super::outbox::{Item, Outbox, Outstanding, Rank};
 use super::packet::{Care, Packet};
 use super::seeds::Seeds;
-use super::slots::{SlotRange, name_in, redirection};
+use super::slots::{SlotRange, UNKNOWN, name_in, redirection};
 use super::wakes::Wakes;
 use crate::engine::SLOTS;
 use crate::wire::code;
@@ -376,22 +376,28 @@ impl Routing {
         }
         let Some(place) = redirection(error).filter(|_| is_sent_on) else { return Some(item) };
         let mut routes = self.routes();
-        let host = if place.host.is_empty() { host.to_owned() } else { place.host };
-        let index = routes.master_at(self.seeds.place(host, place.port));
+        let index = match place.host {
+            // The report of the slots has its address.
+            host if host == UNKNOWN => None,
+            own if own.is_empty() => Some(self.seeds.place(host.to_owned(), place.port)),
+            host => Some(self.seeds.place(host, place.port)),
+        }
+        .map(|place| routes.master_at(place));
         if !place.is_ask {
             if let Some(slot) = routes.slots.get_mut(usize::from(place.slot)) {
-                *slot = Some(index);
+                *slot = index.or(*slot);
             }
             self.is_old.notify_one();
         }
         item.redirected();
-        if item.hops <= HOPS_AT_ONCE || place.is_ask && item.hops <= HOPS_MAX {
-            item.is_asking = place.is_ask;
-            self.send_rest(&mut routes, index, item);
-        } else if item.hops <= HOPS_MAX || item.is_owed {
-            self.send_later(item);
-        } else {
-            answer(item, NoReply::Unavailable(MOVING.into()));
+        let is_at_once = item.hops <= HOPS_AT_ONCE || place.is_ask && item.hops <= HOPS_MAX;
+        match index.filter(|_| is_at_once) {
+            Some(index) => {
+                item.is_asking = place.is_ask;
+                self.send_rest(&mut routes, index, item);
+            }
+            None if item.hops <= HOPS_MAX || item.is_owed => self.send_later(item),
+            None => answer(item, NoReply::Unavailable(MOVING.into())),
         }
         None
     }

@@ -19,7 +19,8 @@ pub(super) struct SlotRange {
     pub(super) port: u16,
 }
 
-/// Where a node of a Cluster sends a command that it does not carry out. An empty host is its own.
+/// Where a node of a Cluster sends a command that it does not carry out. An empty host is its own;
+/// [`UNKNOWN`] is one whose host name it does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redirection {
     /// For this command only: the slot is moving there.
@@ -28,6 +29,9 @@ pub(super) struct Redirection {
     pub(super) host: String,
     pub(super) port: u16,
 }
+
+/// What stands for the host of a server that should have a host name, and has none.
+pub(super) const UNKNOWN: &str = "?";
 
 /// The name of the lock that a packed command is about; `None` if it is about none.
 pub(super) fn name_in(command: &[u8]) -> Option<&[u8]> {
@@ -57,7 +61,7 @@ pub(super) fn redirection(error: &str) -> Option<Redirection> {
     let Redirected { is_ask, slot, place } = read_redirected(error)?;
     let slot = slot.parse().ok().filter(|slot| *slot < SLOTS)?;
     let (host, port) = place.rsplit_once(':')?;
-    Some(Redirection { is_ask, slot, host: known(host).to_owned(), port: port.parse().ok()? })
+    Some(Redirection { is_ask, slot, host: host.to_owned(), port: port.parse().ok()? })
 }
 
 /// Reads the reply to CLUSTER SLOTS.
@@ -104,21 +108,26 @@ fn read_range(range: &Reply) -> Option<SlotRange> {
         return None;
     };
     let slot = |number: i64| u16::try_from(number).ok().filter(|slot| *slot < SLOTS);
-    let host = match master.first()? {
-        Reply::Text(host) => String::from_utf8_lossy(host).into_owned(),
+    let text = |reply: Option<&Reply>| match reply {
+        Some(Reply::Text(text)) => String::from_utf8_lossy(text).into_owned(),
         _ => String::new(),
+    };
+    let host = match text(master.first()) {
+        host if host == UNKNOWN => text(master.get(3).and_then(address_in)),
+        host => host,
     };
     let Some(Reply::Integer(port)) = master.get(1) else { return None };
     let port = u16::try_from(*port).ok()?;
     let Some(Reply::Text(id)) = master.get(2) else { return None };
     let id = String::from_utf8_lossy(id).into_owned();
-    let host = known(&host).to_owned();
     Some(SlotRange { first: slot(*first)?, last: slot(*last)?, id, host, port })
 }
 
-/// The host that a node names; empty if the node does not know it, and writes `?`.
-fn known(host: &str) -> &str {
-    if host == "?" { "" } else { host }
+/// The address of a server among what is said about it besides its host name.
+fn address_in(more: &Reply) -> Option<&Reply> {
+    let Reply::List(fields) = more else { return None };
+    let is_address = |name: &Reply| matches!(name, Reply::Text(name) if **name == *b"ip");
+    fields.chunks_exact(2).find(|field| is_address(&field[0])).map(|field| &field[1])
 }
 
 #[cfg(test)]
@@ -142,12 +151,27 @@ mod tests {
         let place = |is_ask| Redirection { is_ask, slot: 7, host: "::1".to_owned(), port: 7_000 };
         assert_eq!(redirection("MOVED 7 ::1:7000"), Some(place(false)));
         assert_eq!(redirection("ASK 7 ::1:7000"), Some(place(true)));
-        for unknown in ["MOVED 7 :7000", "MOVED 7 ?:7000"] {
-            assert_eq!(redirection(unknown).unwrap().host, "", "{unknown}");
+        for host in ["", UNKNOWN] {
+            assert_eq!(redirection(&format!("MOVED 7 {host}:7000")).unwrap().host, host);
         }
         for other in ["MOVED", "MOVED 7", "MOVED 99999 h:1", "MOVED 7 h", "TRYAGAIN x", ""] {
             assert_eq!(redirection(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_master_without_a_host_name_is_at_its_address() {
+        let text = |text: &str| Reply::Text(text.as_bytes().to_vec().into());
+        let host_of = |host: Reply, more: Vec<Reply>| {
+            let master = vec![host, Reply::Integer(7_000), text("id"), Reply::List(more)];
+            let range = vec![Reply::Integer(0), Reply::Integer(9), Reply::List(master)];
+            read_range(&Reply::List(range)).unwrap().host
+        };
+        let address = || vec![text("hostname"), text(""), text("ip"), text("10.0.0.1")];
+        assert_eq!(host_of(text(UNKNOWN), address()), "10.0.0.1");
+        assert_eq!(host_of(text(UNKNOWN), Vec::new()), "");
+        assert_eq!(host_of(text("h"), address()), "h");
+        assert_eq!(host_of(Reply::Nil, address()), "", "that of the server that was asked");
     }
 
     proptest! {
