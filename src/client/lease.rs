@@ -481,7 +481,9 @@ impl Lease {
     /// Stops renewing the lease without releasing it, and returns the validity left.
     pub(super) fn leak(&self) -> Duration {
         let validity = self.validity();
+        let now = latest(&self.core.world);
         let mut state = self.state();
+        self.count_loss(&mut state, now);
         state.renewal.release();
         let slot = state.slot.take();
         drop(state);

@@ -191,6 +191,18 @@ impl Routes {
         })
     }
 
+    /// The master with this port, if exactly one has it. (If several have, the report of the slots
+    /// tells which one has got a slot.)
+    fn only_one_at(&self, port: u16) -> Option<usize> {
+        let has_it = |place: &Location| match place {
+            Location::Tcp { port: other, .. } => *other == port,
+            _ => false,
+        };
+        let mut found = self.masters.iter().enumerate().filter(|(_, master)| has_it(&master.place));
+        let first = found.next().map(|(index, _)| index);
+        first.filter(|_| found.next().is_none())
+    }
+
     /// Notes a command's part in an acquisition, and returns how it stands to those before. (A link
     /// does not know that: it may be new, or its lock have come from another master.)
     fn note(&mut self, packet: &Packet) -> Rank {
@@ -377,12 +389,12 @@ impl Routing {
         let Some(place) = redirection(error).filter(|_| is_sent_on) else { return Some(item) };
         let mut routes = self.routes();
         let index = match place.host {
-            // The report of the slots has its address.
-            host if host == UNKNOWN => None,
-            own if own.is_empty() => Some(self.seeds.place(host.to_owned(), place.port)),
-            host => Some(self.seeds.place(host, place.port)),
-        }
-        .map(|place| routes.master_at(place));
+            unnamed if unnamed == UNKNOWN => routes.only_one_at(place.port),
+            own if own.is_empty() => {
+                Some(routes.master_at(self.seeds.place(host.to_owned(), place.port)))
+            }
+            host => Some(routes.master_at(self.seeds.place(host, place.port))),
+        };
         if !place.is_ask {
             if let Some(slot) = routes.slots.get_mut(usize::from(place.slot)) {
                 *slot = index.or(*slot);
