@@ -161,11 +161,10 @@ fn troubles(nodes: &[NodeInfo], name: &Name, room: usize) -> Option<String> {
 
 /// Why a node grants nothing.
 fn trouble(node: &NodeInfo) -> Option<Vote> {
-    let info = match &node.info {
-        Ok(info) => info,
-        Err(vote) => return Some(vote.clone()),
-    };
-    Vote::of_obstacle(info.quarantine_left, info.node_state.as_deref())
+    match &node.info {
+        Ok(info) => Vote::of_obstacle_in(info),
+        Err(vote) => Some(vote.clone()),
+    }
 }
 
 fn infos(nodes: &[NodeInfo]) -> impl Iterator<Item = &LockInfo> {

@@ -492,9 +492,7 @@ impl Acquire {
                     }
                     (None, Some(Err(other))) => *vote = Some(other),
                     (None, Some(Ok(info))) => {
-                        let obstacle =
-                            Vote::of_obstacle(info.quarantine_left, info.node_state.as_deref());
-                        *vote = Some(obstacle.unwrap_or(Vote::NotHeld));
+                        *vote = Some(Vote::of_obstacle_in(&info).unwrap_or(Vote::NotHeld));
                     }
                     _ => {}
                 }

@@ -84,9 +84,7 @@ impl Kept for Lease {
         let due = {
             let mut state = self.state();
             // Usually the entry that was due. An extension may have made another just now.
-            if let Some(slot) = state.slot.take() {
-                self.core.keeper.remove(slot);
-            }
+            self.unplan(&mut state);
             state.renewal.due(latest(&self.core.world))
         };
         match due {
@@ -161,9 +159,7 @@ impl Lease {
     fn plan(self: &Arc<Self>) {
         let now = latest(&self.core.world);
         let mut state = self.state();
-        if let Some(slot) = state.slot.take() {
-            self.core.keeper.remove(slot);
-        }
+        self.unplan(&mut state);
         match state.renewal.due(now) {
             Due::Now => state.slot = Some(self.keep(now)),
             Due::At(due_at) => state.slot = Some(self.keep(due_at)),
@@ -172,6 +168,13 @@ impl Lease {
                 drop(state);
                 self.ended.notify_waiters();
             }
+        }
+    }
+
+    /// Takes the lease out of the keeper's plan.
+    fn unplan(&self, state: &mut Upkeep) {
+        if let Some(slot) = state.slot.take() {
+            self.core.keeper.remove(slot);
         }
     }
 
@@ -434,7 +437,7 @@ impl Lease {
         if !state.renewal.release() {
             return false;
         }
-        let slot = state.slot.take();
+        self.unplan(&mut state);
         let plain = Packet::release(&self.name, &self.token, longest);
         let hand_over = || Packet::hand_over(&self.name, &self.token, longest);
         let mut handing = None;
@@ -447,7 +450,7 @@ impl Lease {
             self.core.world.send(node, packet, reply_to);
         }
         drop(state);
-        self.end(slot);
+        self.end();
         true
     }
 
@@ -459,10 +462,7 @@ impl Lease {
     }
 
     /// Cleans up after the lease was released or leaked.
-    fn end(&self, slot: Option<Slot>) {
-        if let Some(slot) = slot {
-            self.core.keeper.remove(slot);
-        }
+    fn end(&self) {
         self.core.metrics.released(self.core.world.now().saturating_sub(self.acquired_at));
         self.ended.notify_waiters();
     }
@@ -485,9 +485,9 @@ impl Lease {
         let mut state = self.state();
         self.count_loss(&mut state, now);
         state.renewal.release();
-        let slot = state.slot.take();
+        self.unplan(&mut state);
         drop(state);
-        self.end(slot);
+        self.end();
         validity
     }
 

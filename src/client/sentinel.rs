@@ -10,7 +10,7 @@
 //! restart, the group may get another master, and nobody else would tell.
 
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -103,6 +103,11 @@ impl WatchedGroup {
         })
     }
 
+    fn hint(&self) -> MutexGuard<'_, Option<(Location, u64)>> {
+        // Nothing panics while the lock is held, so the hint is intact even if it is poisoned.
+        self.hint.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// For people and reports.
     pub(super) const fn name(&self) -> &Arc<str> {
         &self.name
@@ -144,7 +149,7 @@ impl WatchedGroup {
     ) -> Result<(Login, Arc<str>, SwitchWatch), NoReply> {
         let told = self.ask_all(patience).await?;
         let newest = newest(&told).ok_or_else(|| NoReply::Unreachable("no Sentinel".into()))?;
-        let hint = self.hint.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let hint = self.hint().take();
         let hint = hint.filter(|(_, epoch)| *epoch > newest.epoch);
         let (place, epoch) = hint.unwrap_or_else(|| (newest.master.clone(), newest.epoch));
         let master = self.login.master_at(place.clone());
@@ -249,11 +254,7 @@ fn newest(told: &[SentinelAnswer]) -> Option<&SentinelAnswer> {
 
 /// Reads the epoch of a group's configuration.
 fn epoch_of(reply: &Reply) -> Option<u64> {
-    let Reply::List(fields) = reply else { return None };
-    let is_epoch = |name: &Reply| matches!(name, Reply::Text(name) if **name == *b"config-epoch");
-    let value = fields.chunks_exact(2).find(|field| is_epoch(&field[0])).map(|field| &field[1]);
-    let Some(Reply::Text(epoch)) = value else { return None };
-    std::str::from_utf8(epoch).ok()?.parse().ok()
+    reply.value_of(b"config-epoch")?.number()
 }
 
 /// The error, if the user may not do this.
@@ -334,8 +335,7 @@ impl SwitchWatch {
         }
         let is_over = is_newer && told.master != self.master;
         if is_over {
-            let hint = Some((told.master.clone(), told.epoch));
-            *self.group.hint.lock().unwrap_or_else(PoisonError::into_inner) = hint;
+            *self.group.hint() = Some((told.master.clone(), told.epoch));
         }
         is_over
     }

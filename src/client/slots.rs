@@ -113,7 +113,7 @@ fn read_range(range: &Reply) -> Option<SlotRange> {
         _ => String::new(),
     };
     let host = match text(master.first()) {
-        host if host == UNKNOWN => text(master.get(3).and_then(address_in)),
+        host if host == UNKNOWN => text(master.get(3).and_then(|more| more.value_of(b"ip"))),
         host => host,
     };
     let Some(Reply::Integer(port)) = master.get(1) else { return None };
@@ -121,13 +121,6 @@ fn read_range(range: &Reply) -> Option<SlotRange> {
     let Some(Reply::Text(id)) = master.get(2) else { return None };
     let id = String::from_utf8_lossy(id).into_owned();
     Some(SlotRange { first: slot(*first)?, last: slot(*last)?, id, host, port })
-}
-
-/// The address of a server among what is said about it besides its host name.
-fn address_in(more: &Reply) -> Option<&Reply> {
-    let Reply::List(fields) = more else { return None };
-    let is_address = |name: &Reply| matches!(name, Reply::Text(name) if **name == *b"ip");
-    fields.chunks_exact(2).find(|field| is_address(&field[0])).map(|field| &field[1])
 }
 
 #[cfg(test)]

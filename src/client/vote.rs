@@ -154,6 +154,11 @@ impl Vote {
         }
     }
 
+    /// The vote of a node that grants nothing, as its report about a lock says; `None` if it does.
+    pub(crate) fn of_obstacle_in(info: &LockInfo) -> Option<Vote> {
+        Vote::of_obstacle(info.quarantine_left, info.node_state.as_deref())
+    }
+
     /// The outcome of an ACQUIRE with this vote.
     pub(super) const fn answer(&self) -> Answer {
         match self {

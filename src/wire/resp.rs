@@ -366,6 +366,12 @@ impl Reply {
             | Reply::Push(_) => None,
         }
     }
+
+    /// The value with this name in a map, in either protocol.
+    pub fn value_of(&self, name: &[u8]) -> Option<&Reply> {
+        let is_it = |key: &Reply| matches!(key, Reply::Text(text) if **text == *name);
+        self.pairs()?.into_iter().find(|(key, _)| is_it(key)).map(|(_, value)| value)
+    }
 }
 
 /// Which version of RESP a connection speaks.
@@ -513,6 +519,7 @@ mod tests {
         let map = Reply::Map(vec![(list[0].clone(), list[1].clone())]);
         assert_eq!(one(b"%1\r\n+k\r\n:1\r\n"), map);
         assert_eq!(map.pairs(), Reply::List(list.clone()).pairs());
+        assert_eq!(map.value_of(b"no such name"), None);
         assert_eq!(one(b"*2\r\n$1\r\nk\r\n:1\r\n"), Reply::List(list));
     }
 
