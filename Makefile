@@ -88,7 +88,7 @@ mutants: deps ## Change engine, state file and client in one place at a time; a 
 	$(MUTANTS) -o target/mutants/client -f 'src/client/**' --no-default-features --features client,codec \
 		-C --lib -C --test=sim || status=$$?; \
 	exit $${status:-0}
-# The skipped tests depend on short times, which valgrind stretches.
+# The skipped tests depend on short times, which valgrind stretches; all those of a Cluster do.
 valgrind: deps ## The tests of one node with every server under valgrind: ten minutes
 	@command -v valgrind > /dev/null || apt-get install -q -y --no-install-recommends valgrind
 	LOCKMOD_VALGRIND=1 cargo test --test node -- --test-threads 2 --skip names_that_are_used_once \
@@ -96,7 +96,7 @@ valgrind: deps ## The tests of one node with every server under valgrind: ten mi
 		--skip replicas_and_the_append_only_file_are_told --skip a_failover_sends_everybody_away \
 		--skip a_grant_waits_for_as_many_replicas --skip whatever_frees_the_lock_grants_it \
 		--skip who_gets_a_slot_from_a_node_that_waits --skip many_leases_that_have_lapsed \
-		--skip a_crash_soon_after_many_long_leases
+		--skip a_crash_soon_after_many_long_leases --skip cluster::
 check: deps ## What CI runs before the tests: format, style, lints, docs, each feature alone
 	cargo fmt --check
 	cargo test --test tidy

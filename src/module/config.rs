@@ -233,11 +233,34 @@ mod tests {
 
     #[test]
     fn module_arguments_replace_defaults() {
-        assert_eq!(parse(&["max-ttl", "600000"]).unwrap()[0], Given::Number(600_000));
-        assert_eq!(parse(&["lockmod.idle-ms", "5"]).unwrap()[1], Given::Number(5));
-        assert_eq!(parse(&["quarantine", "no"]).unwrap()[7], Given::Switch(false));
-        assert_eq!(parse(&["state-file", ""]).unwrap()[9], Given::Text(String::new()));
-        assert_eq!(parse(&[]).unwrap()[9], Given::Text("lockmod-6379.state".to_owned()));
+        let given = |name: &str, args: &[&str]| {
+            let index = OPTIONS.iter().position(|option| option.name == name).unwrap();
+            parse(args).unwrap().swap_remove(index)
+        };
+        assert_eq!(given("max-ttl", &["max-ttl", "600000"]), Given::Number(600_000));
+        assert_eq!(given("idle-ms", &["lockmod.idle-ms", "5"]), Given::Number(5));
+        assert_eq!(given("quarantine", &["quarantine", "no"]), Given::Switch(false));
+        assert_eq!(given("state-file", &["state-file", ""]), Given::Text(String::new()));
+        let state_file = Given::Text("lockmod-6379.state".to_owned());
+        assert_eq!(given("state-file", &[]), state_file);
+    }
+
+    /// The limits hold before the server has read its configuration.
+    #[test]
+    fn each_option_has_its_default_at_first() {
+        for option in &OPTIONS {
+            let (is, default) = match &option.kind {
+                OptionKind::Number { default, value, .. }
+                | OptionKind::Fixed { default, value, .. } => {
+                    (value.load(Ordering::Relaxed), *default)
+                }
+                OptionKind::Switch { default, value } => {
+                    (value.load(Ordering::Relaxed).into(), (*default).into())
+                }
+                OptionKind::Text { .. } => continue,
+            };
+            assert_eq!(is, default, "{}", option.name);
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::engine::{
 use crate::wire::published::Published;
 use crate::wire::request::Queue;
 use crate::wire::resp::Reply;
+use crate::wire::spec::keyword;
 
 /// How long one turn of the event loop looks at lines apart from the running command's.
 const SLICE: Duration = Duration::from_millis(1);
@@ -75,7 +76,7 @@ pub(super) fn queued<'a>(
 /// Blocks the sender of a request until it is granted the lock.
 ///
 /// # Errors
-/// `QUEUEFULL`.
+/// `QUEUEFULL`, or `BADARG` if the server does not block the sender.
 pub(super) fn block(
     context: &mut Context<'_>,
     name: &[u8],
@@ -86,7 +87,11 @@ pub(super) fn block(
     let server = context.in_server();
     process::with(server, |process| process.node.waiter_limit(config::max_waiters())).check()?;
     let (database, user) = (context.database(), context.user());
-    let blocked = context.block();
+    let blocked = context.block().ok_or_else(|| Refusal::BadArg {
+        given: keyword::WAIT.as_bytes().to_vec(),
+        what: "option on a connection with a subscription",
+        allowed: "QUEUE, or WAIT on another connection",
+    })?;
     let id = CallId(blocked.id());
     process::with(server, |process| {
         process.blocked.insert(id, blocked);

@@ -85,7 +85,7 @@ while [ $# -gt 0 ]; do
 done
 place=$LOCKMOD_DOCS_SERVERS/$port
 # One that was told to end there may still be about to.
-for ((i = 0; i < 500; i++)); do
+for ((i = 0; i < 3000; i++)); do
     if ! kill -0 "$(cat "$place.pid" 2> /dev/null)" 2> /dev/null; then break; fi
     sleep 0.01
 done

@@ -1,6 +1,6 @@
 //! What a restart costs: a quarantine only if something may have been forgotten.
 
-use crate::common::{Server, wait_until};
+use crate::common::{Server, server_version, wait_until};
 use crate::{LEASE_BLOCK_MS, acquire, first_grant, granted, quarantine_left, release};
 
 fn without_persistence() -> crate::common::Server {
@@ -202,6 +202,22 @@ fn writes_that_are_always_on_disk_need_no_quarantine() {
     assert_eq!(acquire(&server, "lock", "other", 1_000), Ok(None), "the lease came back");
     assert_eq!(acquire(&server, "lock", "holder", 1_000), Ok(Some(fence)));
     assert!(granted(&server, "another", "other", 1_000) > fence);
+}
+
+/// Found on Redis 8.6.3: a client had the reply to a write that was not in the file after a crash.
+#[test]
+fn a_server_whose_threads_may_answer_before_it_syncs_is_not_trusted_with_every_write() {
+    let mut server = Server::builder()
+        .config("save", "\"\"")
+        .config("appendonly", "yes")
+        .config("appendfsync", "always")
+        .config("io-threads", "2")
+        .start();
+    granted(&server, "lock", "holder", 60_000);
+    server.kill();
+    server.start_again();
+    let waits = acquire(&server, "another", "other", 1_000).is_err();
+    assert_eq!(waits, server_version().is_redis_from(8, 0));
 }
 
 #[test]

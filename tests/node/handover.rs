@@ -5,7 +5,7 @@ use redis::{Connection, Value};
 use crate::ask::{ask, ask_all, digest, field};
 use crate::common::{Builder, RawConnection, Server, wait_until};
 use crate::line::{listener, queue};
-use crate::told::{AppendOnly, Stream};
+use crate::told::{AppendOnly, Stream, facts};
 
 /// Asks for the lock with a ticket to which the node may grant it later.
 #[track_caller]
@@ -129,11 +129,6 @@ fn a_hand_over_is_told_as_a_release_and_a_grant() {
     let wakes = listener(&server, &["100-a"]);
     let mut told = |conn: &mut Connection, line: &str, expected: &[&str]| {
         assert_eq!(ask(conn, line), "1", "{line}");
-        // A new replica receives the floor on a tick, which may come at any time.
-        let facts = |heard: Vec<String>| {
-            let is_fact = |line: &String| !line.starts_with("LOCK.FLOOR ");
-            heard.into_iter().filter(is_fact).collect::<Vec<_>>()
-        };
         assert_eq!(facts(replica.told(conn)), expected, "{line}");
         assert_eq!(facts(file.told()), expected, "{line}");
     };

@@ -80,6 +80,11 @@ impl AppendOnly {
     }
 }
 
+/// The same without the floor: it is told on a tick, which may come at any time.
+pub(crate) fn facts(told: Vec<String>) -> Vec<String> {
+    told.into_iter().filter(|command| !command.starts_with("LOCK.FLOOR ")).collect()
+}
+
 fn is_of_interest(command: &str) -> bool {
     // The server sends its pings in lower case, once a second.
     let name = command.split(' ').next().unwrap_or_default().to_ascii_uppercase();

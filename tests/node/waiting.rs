@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::ask::{ask, ask_all, field};
-use crate::common::{RawConnection, Server, wait_until};
-use crate::told::{AppendOnly, Stream, unix_ms};
+use crate::common::{RawConnection, Server, server_version, wait_until};
+use crate::told::{AppendOnly, Stream, facts, unix_ms};
 
 /// Longer than any test.
 pub(crate) const LONG: u64 = 600_000;
@@ -371,8 +371,8 @@ fn a_grant_is_on_the_disk_before_it_is_answered_and_replicas_are_told() {
     ask(conn, "DEL res");
     assert_eq!(client.read(), b":2\r\n");
     let expected = ["DEL res", "LOCK.ACQUIRE res B 60000@+60000.2 LABEL b"];
-    assert_eq!(file.told(), expected);
-    assert_eq!(stream.told(conn), expected);
+    assert_eq!(facts(file.told()), expected);
+    assert_eq!(facts(stream.told(conn)), expected);
     assert_eq!(field(conn, "res", "label"), "b");
 }
 
@@ -626,4 +626,31 @@ fn thousands_wait_and_all_are_served_or_leave() {
         assert_eq!(ask(conn, &format!("LOCK.RELEASE res t{place}")), "1", "{place}");
     }
     nobody_waits(&server);
+}
+
+/// Regression: Valkey blocks no such client, and crashed.
+#[test]
+fn a_client_that_has_subscribed_waits_or_is_told_that_it_cannot() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    for subscribe in ["SUBSCRIBE c", "PSUBSCRIBE c*", "SSUBSCRIBE c"] {
+        assert!(ask(conn, "LOCK.ACQUIRE res A 60000").parse::<u64>().is_ok());
+        let mut client = server.connect_raw();
+        client.run("HELLO 3");
+        client.run(subscribe);
+        client.send(&["LOCK.ACQUIRE", "res", "B", "60000", "WAIT", &LONG.to_string()]);
+        if server_version().is_valkey() {
+            let refused = "-BADARG option on a connection with a subscription 'WAIT'; allowed: \
+                           QUEUE, or WAIT on another connection\r\n";
+            assert_eq!(String::from_utf8_lossy(&client.read()), refused);
+            assert_eq!(server.info_u64("lockmod_waiters"), 0);
+        } else {
+            wait_until("it waits", || server.info_u64("lockmod_waiters") == 1);
+        }
+        assert_eq!(ask(conn, "LOCK.RELEASE res A"), "1");
+        if !server_version().is_valkey() {
+            assert!(client.read().starts_with(b":"));
+            assert_eq!(ask(conn, "LOCK.RELEASE res B"), "1");
+        }
+    }
 }

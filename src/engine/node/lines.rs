@@ -196,14 +196,21 @@ impl Lines {
         if let Some(old) = was_there {
             self.part_connection(&(database, name.into()), old);
         }
-        // A request that was refused has not brought its ticket to this connection.
-        if let Some(connection) = connection {
-            // Shares the name that the line has, so that it is kept only once.
-            let names = self.lines.get(&database).and_then(|names| names.get_key_value(name));
-            let name = names.map_or_else(|| name.into(), |(name, _)| Arc::clone(name));
-            self.connections.entry(connection).or_default().insert((database, name));
-        } else if let Some(since) = since {
-            self.waits.record(since.until(now));
+        match connection {
+            // A request that was refused has not brought its ticket to this connection, and the one
+            // that the ticket still has may be closed.
+            Some(_) if connection == was_there => {}
+            Some(connection) => {
+                // Shares the name that the line has, so that it is kept only once.
+                let names = self.lines.get(&database).and_then(|names| names.get_key_value(name));
+                let name = names.map_or_else(|| name.into(), |(name, _)| Arc::clone(name));
+                self.connections.entry(connection).or_default().insert((database, name));
+            }
+            None => {
+                if let Some(since) = since {
+                    self.waits.record(since.until(now));
+                }
+            }
         }
         (result, connection.is_some())
     }
@@ -468,7 +475,7 @@ mod tests {
             direct: None,
         };
         let token = Token::new(b"waits", 64).unwrap();
-        let mut ask = |connection, is_refused: bool| {
+        let ask = |lines: &mut Lines, connection, is_refused: bool| {
             let queued = queued(connection);
             let (_, is_there) = lines.with_ticket((0, b"lock"), Some(&queued), now, |line| {
                 if !is_refused {
@@ -478,6 +485,10 @@ mod tests {
             assert!(is_there);
             lines.connections.keys().map(|connection| connection.0).collect::<Vec<_>>()
         };
-        assert_eq!([ask(1, false), ask(2, true), ask(3, false)], [[1], [1], [3]]);
+        for (connection, is_refused, known) in [(1, false, 1), (2, true, 1), (3, false, 3)] {
+            assert_eq!(ask(&mut lines, connection, is_refused), [known]);
+        }
+        lines.disconnect(ConnectionId(3));
+        assert_eq!(ask(&mut lines, 4, true), [0_u64; 0], "3 is closed");
     }
 }

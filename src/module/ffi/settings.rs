@@ -110,6 +110,21 @@ impl Context<'_> {
         (status == OK).then_some(figure)
     }
 
+    /// Whether this is Redis 8 or newer. (Valkey reports that it is like Redis 7.)
+    pub(in crate::module) fn is_redis_8(&self) -> bool {
+        // SAFETY: the context lasts as long as `self`; the data is ours, and is freed once, after
+        // the text in it was read.
+        let major = unsafe {
+            let data = call!(RedisModule_GetServerInfo(self.raw.as_ptr(), c"server".as_ptr()));
+            let text = call!(RedisModule_ServerInfoGetFieldC(data, c"redis_version".as_ptr()));
+            let text = (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy());
+            let major = text.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
+            call!(RedisModule_FreeServerInfo(self.raw.as_ptr(), data));
+            major
+        };
+        major.is_some_and(|major| major >= 8)
+    }
+
     /// Whether the whole data set is on disk, as far as the server knows.
     pub(in crate::module) fn is_data_set_saved(&mut self) -> bool {
         // The server syncs an append-only file before it sends the event that it stops.

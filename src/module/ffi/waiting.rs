@@ -226,15 +226,19 @@ impl Context<'_> {
         self.flags().0 & at_once == 0
     }
 
-    /// Blocks the sender of the command, which is answered later.
-    pub(in crate::module) fn block<T: Told>(&mut self) -> Blocked<T> {
+    /// Blocks the sender of the command, which is answered later. Valkey blocks none that has
+    /// subscribed to a channel: `None`, and nothing has happened.
+    pub(in crate::module) fn block<T: Told>(&mut self) -> Option<Blocked<T>> {
         // SAFETY: the context is that of a command whose sender may be blocked. The callbacks are
         // static. The server keeps the handle until the client is answered.
         unsafe {
             let (reply, free) = (Some(on_reply::<T> as _), Some(on_free::<T> as _));
             let raw = call!(RedisModule_BlockClient(self.raw.as_ptr(), reply, None, free, 0));
+            if raw.is_null() {
+                return None;
+            }
             call!(RedisModule_SetDisconnectCallback(raw, Some(on_disconnect::<T>)));
-            Blocked { raw, told: PhantomData }
+            Some(Blocked { raw, told: PhantomData })
         }
     }
 }
