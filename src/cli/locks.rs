@@ -250,7 +250,7 @@ pub(super) async fn fence(args: ByName) -> Result<(), Failure> {
     if fence == Fence::ZERO {
         warn(unknown_fence(&args.name, &survey), args.json);
     }
-    for text in doubts::quarantines(&survey) {
+    for text in [doubts::replicas(&survey), doubts::quarantines(&survey)].concat() {
         warn(text, args.json);
     }
     Ok(())

@@ -174,7 +174,10 @@ impl<'a, 'w> Ballot<'a, 'w> {
             vote = waiter.answered(node, vote, request == RequestKind::Acquire);
         }
         let answer = vote.answer();
-        core.metrics.voted(node, &vote);
+        // After the time-out, a node that answers was counted as one that had not.
+        if !self.is_timed_out {
+            core.metrics.voted(node, &vote);
+        }
         self.votes.resize(core.quorum.nodes(), None);
         self.votes[node] = Some(vote);
         answer

@@ -9,6 +9,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -45,7 +46,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(10);
 /// How many bytes of a garbled answer are quoted.
 const QUOTED_MAX: usize = 40;
 
-/// Where a node is, and the user to log in as.
+/// How one server is reached, and the user to log in as.
 #[derive(Debug, Clone)]
 pub(super) struct Address {
     name: Arc<str>,
@@ -55,6 +56,8 @@ pub(super) struct Address {
     is_deaf: bool,
     /// Whether a replica is refused.
     must_be_master: bool,
+    /// Whether it has ever let the client in.
+    has_served: Arc<AtomicBool>,
 }
 
 /// How a node is reached.
@@ -123,8 +126,9 @@ impl Address {
         Address::new(name, Way::Dialled(dial))
     }
 
-    const fn new(name: Arc<str>, way: Way) -> Address {
-        Address { name, way, tls: None, is_deaf: false, must_be_master: false }
+    fn new(name: Arc<str>, way: Way) -> Address {
+        let has_served = Arc::default();
+        Address { name, way, tls: None, is_deaf: false, must_be_master: false, has_served }
     }
 
     /// The server at this place, which must be a master, with the login and everything else of this
@@ -207,10 +211,16 @@ impl Address {
     /// Why that was not possible. The caller sets the time limit.
     pub(super) async fn connect(&self, channel: &[u8]) -> Result<Login, NoReply> {
         let stream = self.open().await.map_err(broken)?;
-        self.log_in(stream, channel).await.map_err(|failure| match failure {
+        let login = self.log_in(stream, channel).await;
+        self.has_served.fetch_or(login.is_ok(), Relaxed);
+        login.map_err(|failure| match failure {
             // A TLS port fails like this, because it expects a handshake. (A master that a Sentinel
             // or a Cluster has named is not reached over TLS by mistake.)
-            NoReply::Unreachable(text) if self.is_plain_tcp() && !self.must_be_master => {
+            NoReply::Unreachable(text)
+                if self.is_plain_tcp()
+                    && !self.must_be_master
+                    && !self.has_served.load(Relaxed) =>
+            {
                 NoReply::Unreachable(format!("{text}; for TLS write rediss://").into())
             }
             failure => failure,

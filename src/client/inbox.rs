@@ -32,7 +32,8 @@ pub enum NoReply {
     NoPermission(Arc<str>),
     /// The node is there, but does not serve at present.
     Unavailable(Arc<str>),
-    /// One side refused the other's certificate, or the node is another one under a second name.
+    /// No retry helps until somebody changes something: a certificate, a URL, the list of nodes,
+    /// the name of a group. The text says what.
     Refused(Arc<str>),
 }
 

@@ -484,10 +484,12 @@ impl Lease {
         let now = latest(&self.core.world);
         let mut state = self.state();
         self.count_loss(&mut state, now);
-        state.renewal.release();
+        let is_first = state.renewal.release();
         self.unplan(&mut state);
         drop(state);
-        self.end();
+        if is_first {
+            self.end();
+        }
         validity
     }
 

@@ -312,7 +312,7 @@ fn tcp(url: &Url, port_default: u16) -> Result<NodeUrl, String> {
         return Err(format!("{host} is where a server listens, not an address of a node"));
     }
     let decoded = |text: &str| percent_decode_str(text).decode_utf8().map(Cow::into_owned);
-    let not_text = |_| "user and password are no UTF-8".to_owned();
+    let not_text = |_| "user and password must be UTF-8".to_owned();
     Ok(NodeUrl {
         place: Location::Tcp { host, port: url.port().unwrap_or(port_default), is_tls },
         user: Some(decoded(url.username()).map_err(not_text)?).filter(|user| !user.is_empty()),
@@ -328,7 +328,7 @@ fn domain(name: &str) -> Result<String, String> {
     match url::Host::parse(name) {
         Ok(url::Host::Ipv4(address)) => Ok(address.to_string()),
         Ok(url::Host::Domain(ascii)) if name.contains('%') => Ok(ascii),
-        Err(_) if name.contains('%') => Err("its host is no name that DNS could have".to_owned()),
+        Err(_) if name.contains('%') => Err("its host is not a valid DNS name".to_owned()),
         Ok(url::Host::Domain(_) | url::Host::Ipv6(_)) | Err(_) => Ok(name.to_ascii_lowercase()),
     }
 }
@@ -442,7 +442,7 @@ fn check_parameters(parts: &Parts<'_>) -> Result<(), String> {
         let name = parameter.split('=').next().unwrap_or_default();
         if !known.contains(&name) {
             let known = known.join(", ");
-            return Err(format!("the parameter '{name}' is not known here: there are {known}"));
+            return Err(format!("unknown parameter '{name}': the allowed ones are {known}"));
         }
     }
     Ok(())
@@ -552,9 +552,9 @@ mod tests {
             ("redis://:p w@h", "at character 11"),
             ("redis://h\u{a0}", "at character 10"),
             ("redis://h\0", "a control character (a NUL, for example) at character 10: leave"),
-            ("redis://h%0Ax", "no name that DNS could have"),
-            ("redis://größe%20", "no name that DNS could have"),
-            ("redis+cluster://a,h%0A", "no name that DNS could have"),
+            ("redis://h%0Ax", "not a valid DNS name"),
+            ("redis://größe%20", "not a valid DNS name"),
+            ("redis+cluster://a,h%0A", "not a valid DNS name"),
             ("unix:///a.sock\n", "at character 15"),
             ("unix:///a.sock ", "at character 15"),
             ("redis+sentinel://a, b/m ", "at character 24"),
@@ -572,7 +572,7 @@ mod tests {
             ("redis+cluster://a:1,", "a comma too many"),
             ("redis+sentinel://a,,b/m", "a comma too many"),
             ("redis://h?foo=bar", "'foo'"),
-            ("unix:///s?foo=bar", "'foo' is not known here: there are db, user, pass, protocol"),
+            ("unix:///s?foo=bar", "'foo': the allowed ones are db, user, pass, protocol"),
             ("unix://me:s3cret@/s", "?user=...&pass=..."),
             ("redis+unix://me@/s", "?user=...&pass=..."),
             ("redis://s3cret@h", ":password@"),

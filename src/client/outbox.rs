@@ -70,11 +70,18 @@ impl Item {
     /// Counts a redirection. Another request with its token may be ahead of it at the next master.
     pub(super) const fn redirected(&mut self) {
         self.hops = self.hops.saturating_add(1);
-        self.is_first = false;
+        (self.is_first, self.is_asking) = (false, false);
     }
 
     const fn new(packet: Packet, reply_to: Option<ReplyTo>, is_owed: bool) -> Item {
-        let (put_off_until, is_first, is_asking, hops, number) = (None, false, false, 0, 0);
+        let rank = Rank { is_owed, is_first: false, number: 0 };
+        Item::ranked(packet, reply_to, rank)
+    }
+
+    /// A command, as it stands to those that were sent before.
+    pub(super) const fn ranked(packet: Packet, reply_to: Option<ReplyTo>, rank: Rank) -> Item {
+        let Rank { is_owed, is_first, number } = rank;
+        let (put_off_until, is_asking, hops) = (None, false, 0);
         Item { packet, reply_to, is_owed, put_off_until, is_first, is_asking, hops, number }
     }
 
@@ -158,12 +165,12 @@ impl Outbox {
         &mut self,
         packet: &Packet,
         reply_to: Option<ReplyTo>,
-        Rank { is_owed, is_first, number }: Rank,
+        rank: Rank,
     ) -> Result<(), Box<(NoReply, Option<ReplyTo>)>> {
         let part = packet.part();
-        let item = Item { is_first, number, ..Item::new(packet.clone(), reply_to, is_owed) };
-        if let Some(failure) = self.refusal(is_owed) {
-            if is_owed && !self.is_over {
+        let item = Item::ranked(packet.clone(), reply_to, rank);
+        if let Some(failure) = self.refusal(rank.is_owed) {
+            if rank.is_owed && !self.is_over {
                 self.items.push_back(item.again());
                 self.asked.forget(part);
             }

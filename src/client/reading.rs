@@ -107,6 +107,11 @@ pub fn error_vote(text: &str) -> Vote {
 /// What to do about a refusal, if the node's own text is meant only for programs.
 fn in_words(text: &str) -> Option<String> {
     if let Some(Redirected { is_ask: false, slot, place }) = refusal::read_redirected(text) {
+        // It may not know the host, or leave out its own.
+        let place = match place.trim_start_matches('?').strip_prefix(':') {
+            Some(port) => format!("port {port} of one of its servers"),
+            None => place.to_owned(),
+        };
         return Some(format!(
             "its cluster has this lock, in slot {slot}, on {place}: write redis+cluster://"
         ));

@@ -172,11 +172,7 @@ impl WatchedGroup {
     /// than an eighth of the patience, half of the time in which a node has to answer: the rest is
     /// for the master.
     async fn ask_all(&self, patience: Duration) -> Result<Vec<SentinelAnswer>, NoReply> {
-        let asked = self.sentinels.iter().map(|sentinel| async move {
-            let told = timeout(patience, self.ask(sentinel)).await;
-            told.unwrap_or_else(|_| Err(NoReply::Unreachable(NO_ANSWER.into())))
-                .map_err(|failure| (sentinel, failure))
-        });
+        let asked = self.sentinels.iter().map(|sentinel| self.ask_within(patience, sentinel));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut told, mut failures) = (Vec::new(), Vec::new());
         let enough = tokio::time::Instant::now() + patience / 8;
@@ -189,7 +185,7 @@ impl WatchedGroup {
             match answer {
                 Ok(Some(one)) => told.push(one),
                 Ok(None) => failures.push(self.unknown()),
-                Err((sentinel, failure)) => failures.push(in_words(sentinel, failure)),
+                Err(failure) => failures.push(failure),
             }
             if !told.is_empty() {
                 let has_most = told.len() * 2 > self.sentinels.len();
@@ -201,7 +197,25 @@ impl WatchedGroup {
         if told.is_empty() { Err(most_telling(failures, SILENCE)) } else { Ok(told) }
     }
 
-    /// The answer of one Sentinel; `None` if it does not know the group.
+    /// The answer of one Sentinel within `patience`; `None` if it does not know the group.
+    ///
+    /// # Errors
+    /// Why there is none, with the Sentinel's name. That it refuses the client is logged: while
+    /// another one answers, nobody would notice.
+    async fn ask_within(
+        &self,
+        patience: Duration,
+        sentinel: &Address,
+    ) -> Result<Option<SentinelAnswer>, NoReply> {
+        let told = timeout(patience, self.ask(sentinel)).await;
+        let told = told.unwrap_or_else(|_| Err(NoReply::Unreachable(NO_ANSWER.into())));
+        if let Err(NoReply::NoPermission(text) | NoReply::Refused(text)) = &told {
+            tracing::warn!(sentinel = &**sentinel.name(), error = &**text, "refused by a Sentinel");
+        }
+        told.map_err(|failure| in_words(sentinel, failure))
+    }
+
+    /// Asks a Sentinel for the master, and to tell of its successors.
     async fn ask(&self, sentinel: &Address) -> Result<Option<SentinelAnswer>, NoReply> {
         let mut stream = sentinel.enter().await?;
         let group = self.group.as_bytes();
@@ -346,8 +360,7 @@ impl SwitchWatch {
         let shortened = pause.mul_f64(0.5 + sentinel.jitter() / 2.0);
         self.asked.push(Box::pin(async move {
             sleep(shortened).await;
-            let told = timeout(patience, group.ask(&sentinel)).await;
-            let told = told.ok().and_then(Result::ok).flatten();
+            let told = group.ask_within(patience, &sentinel).await.ok().flatten();
             AskedAgain { sentinel, pause, told }
         }));
     }

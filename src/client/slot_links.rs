@@ -9,12 +9,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::answering::Answering;
 use super::destination::Destination;
@@ -24,7 +25,7 @@ use super::node_url::Location;
 use super::outbox::{Item, Outbox, Outstanding, Rank};
 use super::packet::{Care, Packet};
 use super::seeds::Seeds;
-use super::slots::{SlotRange, UNKNOWN, name_in, redirection};
+use super::slots::{Redirection, SlotRange, UNKNOWN, name_in, redirection};
 use super::wakes::Wakes;
 use crate::engine::SLOTS;
 use crate::wire::code;
@@ -63,6 +64,8 @@ struct Routing {
     /// Notified when the slots are out of date.
     is_old: Arc<Notify>,
     hearing: Mutex<Hearing>,
+    /// How many releases wait to be sent later.
+    owed_later: AtomicUsize,
 }
 
 /// How many links there are.
@@ -120,6 +123,7 @@ impl SlotLinks {
             routes: Mutex::default(),
             is_old: Arc::clone(&is_old),
             hearing: Mutex::default(),
+            owed_later: AtomicUsize::new(0),
         });
         spawn(Box::pin(keep_fresh(Arc::downgrade(&routing), is_old)));
         SlotLinks(routing)
@@ -167,7 +171,8 @@ impl SlotLinks {
     pub(super) fn owes(&self) -> bool {
         let routes = self.0.routes();
         let mut links = routes.masters.iter().filter_map(|master| master.link.as_ref());
-        routes.parked.owes() || links.any(|link| link.state().line().owes())
+        let is_in_line = routes.parked.owes() || links.any(|link| link.state().line().owes());
+        is_in_line || self.0.owed_later.load(SeqCst) > 0
     }
 }
 
@@ -191,16 +196,18 @@ impl Routes {
         })
     }
 
-    /// The master with this port, if exactly one has it. (If several have, the report of the slots
-    /// tells which one has got a slot.)
-    fn only_one_at(&self, port: u16) -> Option<usize> {
+    /// The master to which an error without a host redirects: the only one with this port. (If
+    /// several have it, the report of the slots tells which one has got a slot.)
+    fn only_one_for(&self, to: &Redirection) -> Option<usize> {
         let has_it = |place: &Location| match place {
-            Location::Tcp { port: other, .. } => *other == port,
+            Location::Tcp { port, .. } => *port == to.port,
             _ => false,
         };
         let mut found = self.masters.iter().enumerate().filter(|(_, master)| has_it(&master.place));
         let first = found.next().map(|(index, _)| index);
-        first.filter(|_| found.next().is_none())
+        // A slot moves to another master than the one that has it, which may be unknown yet.
+        let is_other = |index: &usize| !to.is_ask || self.index_of(to.slot) != Some(*index);
+        first.filter(|_| found.next().is_none()).filter(is_other)
     }
 
     /// Notes a command's part in an acquisition, and returns how it stands to those before. (A link
@@ -288,12 +295,14 @@ impl Routing {
         if routes.slots.is_empty() {
             return park(&mut routes.parked, packet, reply_to);
         }
-        let Some(index) = routes.index_of(slot) else {
-            self.is_old.notify_one();
-            return reply_to.map_or((), |reply_to| reply_to.deliver(Err(nowhere(slot))));
-        };
         let rank = routes.note(packet);
-        let is_taken = self.link(routes, index).state().take_as(packet, reply_to, rank);
+        let is_taken = if let Some(index) = routes.index_of(slot) {
+            self.link(routes, index).state().take_as(packet, reply_to, rank)
+        } else {
+            self.is_old.notify_one();
+            self.give_up(Item::ranked(packet.clone(), reply_to, rank), nowhere(slot));
+            false
+        };
         if !is_taken && rank.is_first {
             // Nothing was asked with this token, so its release is not owed.
             routes.asked.forget(packet.part());
@@ -362,7 +371,7 @@ impl Routing {
         };
         match routes.index_of(slot) {
             Some(index) => self.send_rest(routes, index, item),
-            None => answer(item, nowhere(slot)),
+            None => self.give_up(item, nowhere(slot)),
         }
     }
 
@@ -382,18 +391,16 @@ impl Routing {
         let is_sent_on = !item.is_direct();
         if is_sent_on && code::word_of(error) == code::TRYAGAIN.word && item.hops < HOPS_MAX {
             item.redirected();
-            item.is_asking = false;
             self.send_later(item);
             return None;
         }
         let Some(place) = redirection(error).filter(|_| is_sent_on) else { return Some(item) };
         let mut routes = self.routes();
-        let index = match place.host {
-            unnamed if unnamed == UNKNOWN => routes.only_one_at(place.port),
-            own if own.is_empty() => {
-                Some(routes.master_at(self.seeds.place(host.to_owned(), place.port)))
-            }
-            host => Some(routes.master_at(self.seeds.place(host, place.port))),
+        let place_at = |host: &str| self.seeds.place(host.to_owned(), place.port);
+        let index = match &*place.host {
+            UNKNOWN => routes.only_one_for(&place),
+            "" => Some(routes.master_at(place_at(host))),
+            other => Some(routes.master_at(place_at(other))),
         };
         if !place.is_ask {
             if let Some(slot) = routes.slots.get_mut(usize::from(place.slot)) {
@@ -408,19 +415,33 @@ impl Routing {
                 item.is_asking = place.is_ask;
                 self.send_rest(&mut routes, index, item);
             }
-            None if item.hops <= HOPS_MAX || item.is_owed => self.send_later(item),
-            None => answer(item, NoReply::Unavailable(MOVING.into())),
+            None if item.hops <= HOPS_MAX => self.send_later(item),
+            None => self.give_up(item, NoReply::Unavailable(MOVING.into())),
         }
         None
+    }
+
+    /// Tells the sender of a command that it was not carried out. A release that is owed is sent
+    /// again, until its lease has ended.
+    fn give_up(&self, item: Item, failure: NoReply) {
+        let again = item.put_off(Instant::now());
+        answer(item, failure);
+        if let Some(mut again) = again {
+            again.hops = HOPS_MAX;
+            self.send_later(again);
+        }
     }
 
     /// Sends a command on after a pause, when the masters may agree which of them has its slot.
     fn send_later(&self, item: Item) {
         let (me, exponent) = (Weak::clone(&self.me), u32::from(item.hops.min(HOPS_MAX)));
+        let owed = usize::from(item.is_owed);
+        self.owed_later.fetch_add(owed, SeqCst);
         (self.spawn)(Box::pin(async move {
             sleep(AGREE_MIN * 2_u32.pow(exponent)).await;
             if let Some(routing) = me.upgrade() {
                 routing.adopt([item].into());
+                routing.owed_later.fetch_sub(owed, SeqCst);
             }
         }));
     }
@@ -511,5 +532,32 @@ async fn keep_fresh(routing: Weak<Routing>, is_old: Arc<Notify>) {
                 pause = PAUSE_MAX.min(pause * 2);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A command was sent back to the master that had redirected it.
+    #[test]
+    fn an_error_without_a_host_names_the_only_other_master_with_its_port() {
+        let mut routes = Routes { slots: vec![None; usize::from(SLOTS)], ..Routes::default() };
+        let place = |host: &str, port| Location::Tcp { host: host.to_owned(), port, is_tls: false };
+        let (source, target) =
+            (routes.master_at(place("a", 7000)), routes.master_at(place("b", 7001)));
+        routes.slots[7] = Some(source);
+        let named = |routes: &Routes, error| routes.only_one_for(&redirection(error).unwrap());
+        for (error, expected) in [
+            ("ASK 7 ?:7001", Some(target)),
+            ("ASK 7 ?:7000", None),
+            ("ASK 7 ?:7002", None),
+            ("MOVED 7 ?:7001", Some(target)),
+            ("MOVED 7 ?:7000", Some(source)),
+        ] {
+            assert_eq!(named(&routes, error), expected, "{error}");
+        }
+        routes.master_at(place("c", 7001));
+        assert_eq!(named(&routes, "ASK 7 ?:7001"), None, "two have the port");
     }
 }

@@ -415,6 +415,7 @@ impl fmt::Display for NodeReport {
 
 /// Equal votes, and the nodes that gave them.
 pub(crate) struct Group<'a> {
+    /// Of those in quarantine, the one that takes longest.
     pub(crate) vote: &'a Vote,
     nodes: Vec<&'a NodeReport>,
 }
@@ -431,7 +432,6 @@ impl<'a> Group<'a> {
             match groups.iter_mut().find(same) {
                 Some(group) => {
                     group.nodes.push(report);
-                    // Of those in quarantine, the one that takes longest.
                     if group.vote.quarantine_left() < vote.quarantine_left() {
                         group.vote = vote;
                     }
@@ -440,6 +440,17 @@ impl<'a> Group<'a> {
             }
         }
         groups
+    }
+
+    /// A detail worth adding once after the summary. One node may be back long before another.
+    fn detail(&self) -> Option<String> {
+        let lefts = self.nodes.iter().filter_map(|report| report.vote.quarantine_left());
+        match (lefts.min(), self.vote.quarantine_left()) {
+            (Some(least), Some(most)) if least * 2 < most => {
+                Some(format!("for {} to {} more", Length(least), Length(most)))
+            }
+            _ => self.vote.detail(),
+        }
     }
 
     /// How many nodes gave this vote.
@@ -557,7 +568,7 @@ impl fmt::Display for Summary<'_> {
                 write!(f, "{} {summary}", Share(count, self.0.len()))?;
             }
             has_text = true;
-            if let Some(detail) = group.vote.detail() {
+            if let Some(detail) = group.detail() {
                 write!(f, " ({detail})")?;
             }
             if group.vote.is_trouble() && (count < self.0.len() || count == 1) {
@@ -633,6 +644,9 @@ mod tests {
         };
         let votes = vec![quarantined(1_900), quarantined(2_100), Vote::NotHeld];
         let said = "2 of 3 nodes in quarantine (for 2.1s more): n0, n1; 1 free";
+        assert_eq!(Summary(&reports(votes)).to_string(), said);
+        let votes = vec![quarantined(15_800), quarantined(86_400_000), Vote::NotHeld];
+        let said = "2 of 3 nodes in quarantine (for 15.8s to 24h more): n0, n1; 1 free";
         assert_eq!(Summary(&reports(votes)).to_string(), said);
         // If it is all nodes, none is named; of many, only some are.
         let said = Summary(&reports(vec![down("refused"); 3])).to_string();

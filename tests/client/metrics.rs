@@ -113,9 +113,15 @@ async fn a_recorder_hears_of_renewals_and_of_each_lost_lease_once() {
     drop(limited);
     let released = locker.acquire("reports").await.unwrap();
     released.release().await.unwrap();
+    // Two guards of one lease.
+    let holder = locker.holder();
+    let (leaked, again) =
+        (holder.acquire("plans").await.unwrap(), holder.acquire("plans").await.unwrap());
+    drop(leaked.leak());
+    drop(again.leak());
     let losses = ["expired", "removed", "max_hold"];
     let lost: u64 = losses.iter().map(|reason| heard.count(&format!("lost_total {reason}"))).sum();
-    assert_eq!((lost, heard.count("hold_seconds"), heard.count("acquired_total")), (2, 3, 3));
+    assert_eq!((lost, heard.count("hold_seconds"), heard.count("acquired_total")), (2, 4, 5));
 }
 
 #[tokio::test]
