@@ -311,6 +311,9 @@ class Redlock extends EventEmitter {
     const routine = typeof first === 'function' ? first : second
     const settings = merge(this.settings, typeof first === 'function' ? undefined : first)
     if (typeof routine !== 'function') throw new Error('INVARIANT: routine is not a function.')
+    if (types.isGeneratorFunction(routine)) {
+      throw new Error('The routine is a generator, which runs after it has returned.')
+    }
     if (settings.automaticExtensionThreshold > duration - 100) {
       throw new Error(
         'A lock `duration` must be at least 100ms greater than the ' +

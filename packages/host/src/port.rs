@@ -192,6 +192,14 @@ impl<T: Send + 'static> Port<T> {
         Ok(call)
     }
 
+    /// Whether the loop has to [`flush`](Port::flush) at the end of this turn because of the call
+    /// that was started last. It has for the first, the second, the fourth, and so on: one flush is
+    /// enough for all, but that of another may be lost, if an exception ends the loop just then.
+    pub fn needs_flush(&self) -> bool {
+        let Ok(background) = background() else { return false };
+        self.started(background).calls.len().is_power_of_two()
+    }
+
     /// Hands the started calls to the background thread.
     pub fn flush(&self) {
         // It exists since the first call was started.

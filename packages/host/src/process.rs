@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{SigSet, Signal};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -101,7 +102,10 @@ fn existing() -> Result<&'static Background, &'static Chain> {
 
 impl Background {
     fn new(process: u32) -> Result<Background, Failure> {
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
+        // It starts threads that look up names.
+        let mut builder = Builder::new_current_thread();
+        let builder = builder.enable_all().on_thread_start(block_signals);
+        let runtime = builder.build().map_err(no_thread)?;
         Ok(Background {
             process,
             runtime,
@@ -138,6 +142,7 @@ impl Background {
 
     /// The background thread: drives unless callers do.
     fn run(&self) {
+        block_signals();
         loop {
             self.is_driving.store(true, SeqCst);
             self.runtime.block_on(self.step_aside.notified());
@@ -275,6 +280,20 @@ pub(crate) async fn unless<T>(
         value = future => Some(value),
         () = end.cancelled() => None,
     }
+}
+
+/// Leaves signals to the threads of the program, which may have blocked some: the system gives a
+/// signal to any thread that has not. What a thread has caused itself (a fault of memory, say)
+/// comes to it in any case, and ends the process if it is blocked, whatever the program has
+/// arranged.
+fn block_signals() {
+    use Signal::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+    let mut signals = SigSet::all();
+    for fault in [SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP] {
+        signals.remove(fault);
+    }
+    // It fails only for a set that is no set.
+    let _ = signals.thread_block();
 }
 
 fn no_thread(error: std::io::Error) -> Failure {

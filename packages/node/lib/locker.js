@@ -2,6 +2,7 @@
 
 // The locker, which acquires locks for a program. Described in index.d.ts.
 
+const { types } = require('node:util')
 const { isMainThread } = require('node:worker_threads')
 const { LockError, OptionError, build } = require('./errors.js')
 const { Guard, Guards, OURS, endAll, firstLost } = require('./guard.js')
@@ -168,6 +169,10 @@ function asked(first, second) {
   const [options, work] = isWork ? [{}, first] : [first, second]
   if (typeof work !== 'function') {
     throw new OptionError(`the work is ${shown(work)}: give a function`)
+  }
+  if (types.isGeneratorFunction(work)) {
+    throw new OptionError('the work is a generator, which runs after it has returned: ' +
+      'acquire the lock in its body, with await using')
   }
   return [options, /** @type {W} */ (work)]
 }

@@ -494,6 +494,9 @@ test('wrong settings are refused with what to do', async () => {
   await assert.rejects(locker.using('x', {}, 5), /the work is 5: give a function/)
   await assert.rejects(locker.using('x', 1), /the work is 1: give a function/)
   await assert.rejects(locker.usingMany(['x'], 1), /the work is 1: give a function/)
+  for (const work of [function* () {}, async function* () {}]) {
+    await assert.rejects(locker.using('x', work), /the work is a generator, .* with await using/)
+  }
   await assert.rejects(locker.acquireMany(['x'], { shared: 'abc' }), /shared is 'abc', of type string: give a list of names/)
   const guard = await locker.acquire('x')
   for (const ttl of ['5', null, {}]) {
@@ -672,7 +675,7 @@ test('one error is one line', async () => {
   for (const [call, says] of [
     [() => new Locker(['redis://h/\n']), "'redis://h/\\n': it has a space or a line end"],
     [() => new Locker(['unix:///a%0Ab', 'unix:///a%0Ab']), '/a\\nb and /a\\nb, are the same node'],
-    [() => new Locker(['redis://h%0A']), 'its host is no name that DNS could have'],
+    [() => new Locker(['redis://h%0A']), 'its host is not a valid DNS name'],
     [() => locker.acquire(name, { [name]: 1 }), 'there is no option'],
     [() => locker.acquire(name, { ttl: new Error(name) }), 'ttl is '],
     [() => locker.acquire(name, { signal: { [inspect.custom]: () => name } }), 'signal is a\\nb\\x1b'],

@@ -45,6 +45,59 @@ impl Exit {
     }
 }
 
+/// The base of a lock that is itself a `with` block, as redis-py's is. Its methods `_begin` and
+/// `_end` put the guard into `local.guard`, and take it out; if they raise, it is released.
+#[pyclass(frozen, subclass, module = "lockmod._lockmod")]
+pub(crate) struct Entry;
+
+#[pymethods]
+impl Entry {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Entry {
+        Entry
+    }
+
+    /// Acquires the lock.
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let before = held(slf);
+        let begun = slf.call_method0(intern!(py, "_begin"));
+        let is_before = |guard: &Bound<'_, PyAny>| before.as_ref().is_some_and(|it| it.is(guard));
+        if let Some(guard) = held(slf).filter(|guard| begun.is_err() && !is_before(guard)) {
+            let local = slf.getattr(intern!(py, "local"))?;
+            local.setattr(intern!(py, "guard"), py.None())?;
+            local.setattr(intern!(py, "token"), py.None())?;
+            drop(guard.call_method0(intern!(py, "_abandon")));
+        }
+        begun
+    }
+
+    /// Releases; raises what the interface says of a lock that was lost before.
+    #[pyo3(signature = (*given, **named))]
+    fn __exit__<'py>(
+        slf: &Bound<'py, Self>,
+        given: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        check_end(slf, given, named)?;
+        let py = slf.py();
+        let guard = held(slf);
+        let ended = slf.call_method1(intern!(py, "_end"), given);
+        if let Some(guard) = guard.filter(|_| ended.is_err()) {
+            drop(guard.call_method0(intern!(py, "_abandon")));
+        }
+        ended
+    }
+}
+
+/// The guard that such a lock has in its `local`. No Python code runs.
+fn held<'py>(lock: &Bound<'py, Entry>) -> Option<Bound<'py, PyAny>> {
+    let py = lock.py();
+    let local = lock.getattr(intern!(py, "local")).ok()?;
+    local.getattr(intern!(py, "guard")).ok().filter(|guard| !guard.is_none())
+}
+
 /// Refuses a call with other arguments, in the name of the class that a program knows.
 fn check_end(
     block: &Bound<'_, PyAny>,

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
-use blocks::{Blocks, Exit};
+use blocks::{Blocks, Entry, Exit};
 use lease::Lease;
 use locker::Core;
 use outcome::{Call, Port};
@@ -49,6 +49,7 @@ fn _lockmod(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Blocks>()?;
     module.add_class::<Exit>()?;
+    module.add_class::<Entry>()?;
     module.add_class::<Core>()?;
     module.add_class::<Lease>()?;
     module.add_class::<Port>()?;

@@ -76,6 +76,11 @@ impl Port {
         self.bell.descriptor()
     }
 
+    /// Whether the call that was started last needs a `flush` of its own.
+    fn needs_flush(&self) -> bool {
+        self.port.needs_flush()
+    }
+
     /// Hands the started calls to the background thread.
     fn flush(&self) {
         self.port.flush();

@@ -776,6 +776,31 @@ def test_what_arrives_for_a_task_that_outlives_its_loop_is_given_back(
         guard.check()
 
 
+def test_calls_are_sent_although_the_loop_forgets_what_it_is_to_call(
+    locker: Locker, name: str
+) -> None:
+    """A signal handler that raises between two callbacks makes the loop forget one."""
+
+    class Forgetful(asyncio.SelectorEventLoop):
+        has_forgotten = False
+
+        def call_soon(self, callback: Any, *args: Any, **given: Any) -> asyncio.Handle:
+            handle = super().call_soon(callback, *args, **given)
+            if getattr(callback, "__name__", "") == "flush" and not self.has_forgotten:
+                self.has_forgotten = True
+                handle.cancel()
+            return handle
+
+    async def work() -> None:
+        tasks = [locker.aio.acquire(f"{name}:{number}") for number in range(4)]
+        for guard in await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE):
+            await guard.release()
+
+    with contextlib.closing(Forgetful()) as loop:
+        loop.run_until_complete(work())
+        assert loop.has_forgotten
+
+
 def test_a_loop_that_has_ended_leaves_no_memory_behind() -> None:
     """Regression: the port of each loop left 128 bytes, which no collector of Python sees."""
     program = """if True:

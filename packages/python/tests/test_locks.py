@@ -501,7 +501,7 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
         ({"nodes": ["\0"]}, "it has a control character (a NUL, for example) at character 1: leave it out"),
         ({"nodes": [nodes[0], "redis://b\x7f:pw@h", nodes[1]]}, "URL, 'redis://...@h': it has a control"),
         ({"nodes": ["redis://h/\n\x1b[2J"]}, r"'redis://h/\n\x1b[2J': it has a space or a line end"),
-        ({"nodes": ["redis://h%0A"]}, "its host is no name that DNS could have"),
+        ({"nodes": ["redis://h%0A"]}, "its host is not a valid DNS name"),
         ({"nodes": ["unix:///a%0Ab", "unix:///a%0Ab"]}, r"nodes 1 and 2, /a\nb and /a\nb, are the same node"),
         ({"label": "\n" * 129}, "at most 128"),
         ({"timeout": 20.0, "ttl": 30.0}, "timeout 20 s does not fit into the ttl 30 s: give 0.001 s to 10 s, a third"),

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -70,7 +71,7 @@ def _without_collection() -> Iterator[None]:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="see the text of Lock")
 @pytest.mark.usefixtures("_without_collection")
-@pytest.mark.parametrize("kind", ["lock", "acquire", "acquire_many"])
+@pytest.mark.parametrize("kind", ["lock", "acquire", "acquire_many", "compat"])
 def test_a_handler_that_raises_leaves_no_lock_behind(locker: Locker, name: str, kind: str) -> None:
     """The lock, its guards and the locker live on; nothing waits for the garbage collector."""
     names = [name + ":a", name + ":b"]
@@ -84,6 +85,9 @@ def test_a_handler_that_raises_leaves_no_lock_behind(locker: Locker, name: str, 
         elif kind == "acquire":
             with locker.acquire(names[0]) as guard:
                 kept.append(guard)
+        elif kind == "compat":
+            with compat.Lock(locker, names[0], timeout=PATIENCE * 2) as held:
+                kept.append(held)
         else:
             with locker.acquire_many(names) as guards:
                 kept.extend([guards, *guards])
@@ -246,3 +250,19 @@ def test_a_handler_may_fork(locker: Locker, name: str, raises: bool) -> None:
     assert len(children) == 1 and ended[-1] == 3
     guard.extend()
     guard.release()
+
+
+def test_a_signal_that_the_program_has_blocked_stays_pending(nodes: list[str], name: str) -> None:
+    """Regression: the thread of the package had not blocked it, and so the process was ended."""
+    program = f"""if True:
+        import os, signal
+        from lockmod import Locker
+
+        locker = Locker({nodes!r}, timeout=2)
+        with locker.lock({name!r}):
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert signal.sigpending() == {{signal.SIGTERM}}
+        assert signal.sigtimedwait([signal.SIGTERM], 0) is not None
+        """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)

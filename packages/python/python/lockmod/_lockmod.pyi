@@ -9,6 +9,7 @@ from ._guard import AsyncGuard, Guard
 from ._locker import NodeInfo
 from ._options import Length
 
+_Self = TypeVar("_Self")
 _T = TypeVar("_T", covariant=True)
 
 __version__: str
@@ -16,6 +17,7 @@ __version__: str
 class Port:
     def __init__(self) -> None: ...
     def fileno(self) -> int: ...
+    def needs_flush(self) -> bool: ...
     def flush(self) -> None: ...
     def drive(self) -> None: ...
     def leave(self) -> None: ...
@@ -30,6 +32,15 @@ class Call(Generic[_T]):
     def cancel(self) -> None: ...
 
 class Exit:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+class Entry:
+    def __enter__(self: _Self) -> _Self: ...
     def __exit__(
         self,
         kind: type[BaseException] | None,

@@ -235,4 +235,11 @@ def options(
     shared: bool | None,
 ) -> Options:
     """Checks the options of an acquisition of one lock."""
+    # Most calls give none.
+    has_length = wait is not None or ttl is not None or max_hold is not None
+    if not has_length and label is None and renew is None and shared is None:
+        return _DEFAULTS
     return Options(*terms(wait, ttl, label, renew, max_hold), flag("shared", shared, False))
+
+
+_DEFAULTS = Options(None, None, None, None, None, False)

@@ -78,8 +78,10 @@ class LoopPort:
     def _send(self, loop: asyncio.AbstractEventLoop, is_long: bool) -> None:
         """Calls that many tasks start in one turn of the loop leave together, after the last."""
         if self._waiting:
-            # Each call asks for it, so that none depends on what became of another.
-            loop.call_soon(self._port.flush)
+            # What the loop is to call may be lost if a signal handler raises, so it is asked for
+            # more than once if there are many.
+            if self._port.needs_flush():
+                loop.call_soon(self._port.flush)
         # No other call waits, so nothing else will come in this turn.
         elif is_long:
             self._port.leave()

@@ -59,7 +59,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Literal
 from typing import NoReturn, SupportsFloat, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from . import _once
+from . import _lockmod, _once
 from ._clients import Files, exceptions, server
 from ._errors import ForkedError, HeldError, LockError as Failure, LostError, NoQuorumError
 from ._errors import OptionError, RefusedError, TooLateError
@@ -374,8 +374,14 @@ class _Base(Single):
         Raises `LostError` if the lease ended before the program saw it: the event loop was blocked,
         or the thread did not run.
         """
-        guard.keep()
+        before = self._guard(), getattr(self.local, "token", None)
+        # Before it is kept, so that the lock is released whatever happens in between.
         self.local.guard, self.local.token = guard, str(guard.fence).encode()
+        try:
+            guard.keep()
+        except LostError:
+            self.local.guard, self.local.token = before
+            raise
 
     def _guard(self) -> Any:
         return getattr(self.local, "guard", None)
@@ -454,7 +460,7 @@ class _Base(Single):
         return 0.0 if guard is None else float(guard.validity)
 
 
-class Lock(_Base):
+class Lock(_lockmod.Entry, _Base):
     """`redis.lock.Lock` over lockmod; see the module's text for what differs."""
 
     def _check_client(self) -> None:
@@ -465,12 +471,13 @@ class Lock(_Base):
                 "use AsyncLock"
             )
 
-    def __enter__(self) -> Lock:
+    def _begin(self) -> Lock:
+        """For a `with` block, whose beginning and end are native."""
         if self.acquire():
             return self
         raise self._error("Unable to acquire lock within the time specified")
 
-    def __exit__(
+    def _end(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
