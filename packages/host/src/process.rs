@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -135,14 +135,19 @@ impl Background {
         if self.thread.get().is_some() {
             return Ok(());
         }
-        let thread = thread::Builder::new().name("lockmod".into()).spawn(|| self.run());
+        let start = || thread::Builder::new().name("lockmod".into()).spawn(|| self.run());
+        // The thread takes over what this one blocks.
+        let before = program_signals().thread_swap_mask(SigmaskHow::SIG_BLOCK);
+        let thread = start();
+        if let Ok(before) = before {
+            let _ = before.thread_set_mask();
+        }
         drop(self.thread.set(thread.map_err(no_thread)?.thread().clone()));
         Ok(())
     }
 
     /// The background thread: drives unless callers do.
     fn run(&self) {
-        block_signals();
         loop {
             self.is_driving.store(true, SeqCst);
             self.runtime.block_on(self.step_aside.notified());
@@ -282,18 +287,22 @@ pub(crate) async fn unless<T>(
     }
 }
 
-/// Leaves signals to the threads of the program, which may have blocked some: the system gives a
-/// signal to any thread that has not. What a thread has caused itself (a fault of memory, say)
-/// comes to it in any case, and ends the process if it is blocked, whatever the program has
+/// The signals that are for the threads of the program, which may have blocked some: the system
+/// gives a signal to any thread that has not. What a thread has caused itself (a fault of memory,
+/// say) comes to it in any case, and ends the process if it is blocked, whatever the program has
 /// arranged.
-fn block_signals() {
-    use Signal::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+fn program_signals() -> SigSet {
+    use Signal::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
     let mut signals = SigSet::all();
-    for fault in [SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP] {
+    for fault in [SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP] {
         signals.remove(fault);
     }
-    // It fails only for a set that is no set.
-    let _ = signals.thread_block();
+    signals
+}
+
+/// Leaves those signals to other threads. It fails only for a set that is no set.
+fn block_signals() {
+    let _ = program_signals().thread_block();
 }
 
 fn no_thread(error: std::io::Error) -> Failure {

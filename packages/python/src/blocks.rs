@@ -63,12 +63,12 @@ impl Entry {
         let py = slf.py();
         let before = held(slf);
         let begun = slf.call_method0(intern!(py, "_begin"));
-        let is_before = |guard: &Bound<'_, PyAny>| before.as_ref().is_some_and(|it| it.is(guard));
-        if let Some(guard) = held(slf).filter(|guard| begun.is_err() && !is_before(guard)) {
-            let local = slf.getattr(intern!(py, "local"))?;
-            local.setattr(intern!(py, "guard"), py.None())?;
-            local.setattr(intern!(py, "token"), py.None())?;
-            drop(guard.call_method0(intern!(py, "_abandon")));
+        if begun.is_err()
+            && let Some(guard) = held(slf)
+            && before.is_none_or(|before| !before.is(&guard))
+            && guard.getattr(intern!(py, "_thread"))?.extract::<usize>()? == thread(py)?
+        {
+            give_up(slf, &guard);
         }
         begun
     }
@@ -85,17 +85,30 @@ impl Entry {
         let guard = held(slf);
         let ended = slf.call_method1(intern!(py, "_end"), given);
         if let Some(guard) = guard.filter(|_| ended.is_err()) {
-            drop(guard.call_method0(intern!(py, "_abandon")));
+            give_up(slf, &guard);
         }
         ended
     }
 }
 
-/// The guard that such a lock has in its `local`. No Python code runs.
+/// The guard that such a lock has in its `local`. No Python code runs, unless `__init__` has not.
 fn held<'py>(lock: &Bound<'py, Entry>) -> Option<Bound<'py, PyAny>> {
     let py = lock.py();
     let local = lock.getattr(intern!(py, "local")).ok()?;
     local.getattr(intern!(py, "guard")).ok().filter(|guard| !guard.is_none())
+}
+
+/// Releases the guard without waiting for any node; the lock does not have it any more.
+fn give_up(lock: &Bound<'_, Entry>, guard: &Bound<'_, PyAny>) {
+    let py = lock.py();
+    if held(lock).is_some_and(|held| held.is(guard))
+        && let Ok(local) = lock.getattr(intern!(py, "local"))
+    {
+        for name in [intern!(py, "guard"), intern!(py, "token")] {
+            drop(local.setattr(name, py.None()));
+        }
+    }
+    drop(guard.call_method0(intern!(py, "_abandon")));
 }
 
 /// Refuses a call with other arguments, in the name of the class that a program knows.

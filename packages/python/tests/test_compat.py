@@ -79,6 +79,24 @@ def test_what_is_not_owned_is_neither_released_nor_extended(make: Make, name: st
         assert not isinstance(error.value, redis.exceptions.LockNotOwnedError)
 
 
+def test_a_block_that_does_not_begin_leaves_what_another_thread_has(
+    servers: list[Node], name: str
+) -> None:
+    class Slow(compat.Lock):
+        def acquire(self, *given: Any, **options: Any) -> bool:
+            other = threading.Thread(target=super().acquire)
+            other.start()
+            other.join()
+            return False
+
+    lock = Slow(servers[0].client(), name, timeout=10, thread_local=False)
+    with pytest.raises(redis.exceptions.LockError, match="Unable to acquire"), lock:
+        pass
+    assert lock.owned()
+    lock.release()
+    assert not lock.locked()
+
+
 def test_a_lock_ends_with_its_timeout(make: Make, name: str) -> None:
     lock = make(name, timeout=0.6)
     assert lock.acquire()

@@ -375,12 +375,15 @@ class _Base(Single):
         or the thread did not run.
         """
         before = self._guard(), getattr(self.local, "token", None)
+        # Threads may share the lock: each block releases what its own thread has acquired.
+        setattr(guard, "_thread", threading.get_ident())
         # Before it is kept, so that the lock is released whatever happens in between.
         self.local.guard, self.local.token = guard, str(guard.fence).encode()
         try:
             guard.keep()
         except LostError:
-            self.local.guard, self.local.token = before
+            if self.local.guard is guard:
+                self.local.guard, self.local.token = before
             raise
 
     def _guard(self) -> Any:
