@@ -85,6 +85,11 @@ impl Item {
         Item { packet, reply_to, is_owed, put_off_until, is_first, is_asking, hops, number }
     }
 
+    /// Whether it is the first request to the node for its acquisition.
+    pub(super) const fn is_first(&self) -> bool {
+        self.is_first
+    }
+
     /// Whether it is meant for this particular server.
     pub(super) fn is_direct(&self) -> bool {
         self.reply_to.as_ref().is_some_and(ReplyTo::is_direct)

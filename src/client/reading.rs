@@ -108,9 +108,9 @@ pub fn error_vote(text: &str) -> Vote {
 fn in_words(text: &str) -> Option<String> {
     if let Some(Redirected { is_ask: false, slot, place }) = refusal::read_redirected(text) {
         // It may not know the host, or leave out its own.
-        let place = match place.trim_start_matches('?').strip_prefix(':') {
-            Some(port) => format!("port {port} of one of its servers"),
-            None => place.to_owned(),
+        let place = match place.rsplit_once(':') {
+            Some(("" | "?", port)) => format!("port {port} of one of its servers"),
+            _ => place.to_owned(),
         };
         return Some(format!(
             "its cluster has this lock, in slot {slot}, on {place}: write redis+cluster://"
@@ -190,6 +190,14 @@ mod tests {
             &*text,
             "its cluster has this lock, in slot 3999, on 10.0.0.7:6381: write redis+cluster://"
         );
+        for (place, said) in [
+            (":6381", "on port 6381 of one"),
+            ("?:6381", "on port 6381 of one"),
+            ("::1:6381", "on ::1:6381:"),
+        ] {
+            let Vote::Refused(text) = error_vote(&format!("MOVED 3999 {place}")) else { panic!() };
+            assert!(text.contains(said), "{text}");
+        }
         assert_eq!(error_vote("MOVED"), Vote::Refused("MOVED".into()));
         let refusal = Refusal::BadTtl { given: b"90000000".to_vec(), max: Millis::new(86_400_000) };
         let Vote::Refused(text) = error_vote(&refusal.to_string()) else { panic!() };

@@ -9,6 +9,7 @@
 //! answer, or whose connection breaks, is asked again in the background: while most of them
 //! restart, the group may get another master, and nobody else would tell.
 
+use std::collections::HashMap;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -52,6 +53,8 @@ pub(super) struct WatchedGroup {
     /// The master that ended the last watch, with its epoch: the Sentinel that knows it may answer
     /// the next question too late to be heard.
     hint: Arc<Mutex<Option<(Location, u64)>>>,
+    /// What the Sentinels said that refuse the client.
+    refused: Arc<Mutex<HashMap<Arc<str>, Arc<str>>>>,
 }
 
 /// A Sentinel's answer about the group.
@@ -100,6 +103,7 @@ impl WatchedGroup {
             is_tls: *is_tls,
             login: Address::of(url.clone()),
             hint: Arc::default(),
+            refused: Arc::default(),
         })
     }
 
@@ -200,8 +204,7 @@ impl WatchedGroup {
     /// The answer of one Sentinel within `patience`; `None` if it does not know the group.
     ///
     /// # Errors
-    /// Why there is none, with the Sentinel's name. That it refuses the client is logged: while
-    /// another one answers, nobody would notice.
+    /// Why there is none, with the Sentinel's name.
     async fn ask_within(
         &self,
         patience: Duration,
@@ -209,10 +212,27 @@ impl WatchedGroup {
     ) -> Result<Option<SentinelAnswer>, NoReply> {
         let told = timeout(patience, self.ask(sentinel)).await;
         let told = told.unwrap_or_else(|_| Err(NoReply::Unreachable(NO_ANSWER.into())));
-        if let Err(NoReply::NoPermission(text) | NoReply::Refused(text)) = &told {
-            tracing::warn!(sentinel = &**sentinel.name(), error = &**text, "refused by a Sentinel");
-        }
+        let refused = match &told {
+            Err(NoReply::NoPermission(text) | NoReply::Refused(text)) => Some(text),
+            _ => None,
+        };
+        self.note_refusal(sentinel.name(), refused);
         told.map_err(|failure| in_words(sentinel, failure))
+    }
+
+    /// Logs that a Sentinel refuses the client: while another one answers, nobody would notice. It
+    /// is logged again if the reason changes, or if the Sentinel did not refuse in between.
+    fn note_refusal(&self, sentinel: &Arc<str>, text: Option<&Arc<str>>) {
+        // Nothing panics while the lock is held, so the map is intact even if it is poisoned.
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match text {
+            Some(text) => refused.insert(Arc::clone(sentinel), Arc::clone(text)),
+            None => refused.remove(sentinel),
+        };
+        drop(refused);
+        if let Some(text) = text.filter(|text| before.as_ref() != Some(*text)) {
+            tracing::warn!(sentinel = &**sentinel, error = &**text, "refused by a Sentinel");
+        }
     }
 
     /// Asks a Sentinel for the master, and to tell of its successors.

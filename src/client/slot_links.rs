@@ -9,7 +9,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -64,8 +63,8 @@ struct Routing {
     /// Notified when the slots are out of date.
     is_old: Arc<Notify>,
     hearing: Mutex<Hearing>,
-    /// How many releases wait to be sent later.
-    owed_later: AtomicUsize,
+    /// Each release that is sent later has a copy.
+    owed_later: Arc<()>,
 }
 
 /// How many links there are.
@@ -123,7 +122,7 @@ impl SlotLinks {
             routes: Mutex::default(),
             is_old: Arc::clone(&is_old),
             hearing: Mutex::default(),
-            owed_later: AtomicUsize::new(0),
+            owed_later: Arc::default(),
         });
         spawn(Box::pin(keep_fresh(Arc::downgrade(&routing), is_old)));
         SlotLinks(routing)
@@ -172,7 +171,7 @@ impl SlotLinks {
         let routes = self.0.routes();
         let mut links = routes.masters.iter().filter_map(|master| master.link.as_ref());
         let is_in_line = routes.parked.owes() || links.any(|link| link.state().line().owes());
-        is_in_line || self.0.owed_later.load(SeqCst) > 0
+        is_in_line || Arc::strong_count(&self.0.owed_later) > 1
     }
 }
 
@@ -345,7 +344,10 @@ impl Routing {
         }
         routes.parked.down = None;
         for mut item in std::mem::take(&mut routes.parked.items) {
-            item.number = routes.note(&item.packet).number;
+            let rank = routes.note(&item.packet);
+            // Unless the request that it undoes has been given up.
+            item.is_owed &= rank.is_owed;
+            item.number = rank.number;
             self.route(&mut routes, item);
         }
         // The dropped links finish what is in line, and hand back what they cannot deliver. That
@@ -371,7 +373,13 @@ impl Routing {
         };
         match routes.index_of(slot) {
             Some(index) => self.send_rest(routes, index, item),
-            None => self.give_up(item, nowhere(slot)),
+            None => {
+                if item.is_first() {
+                    routes.asked.forget(item.packet.part());
+                }
+                self.is_old.notify_one();
+                self.give_up(item, nowhere(slot));
+            }
         }
     }
 
@@ -427,7 +435,8 @@ impl Routing {
         let again = item.put_off(Instant::now());
         answer(item, failure);
         if let Some(mut again) = again {
-            again.hops = HOPS_MAX;
+            // The next redirection is followed.
+            again.hops = HOPS_MAX - 1;
             self.send_later(again);
         }
     }
@@ -435,14 +444,13 @@ impl Routing {
     /// Sends a command on after a pause, when the masters may agree which of them has its slot.
     fn send_later(&self, item: Item) {
         let (me, exponent) = (Weak::clone(&self.me), u32::from(item.hops.min(HOPS_MAX)));
-        let owed = usize::from(item.is_owed);
-        self.owed_later.fetch_add(owed, SeqCst);
+        let owed = item.is_owed.then(|| Arc::clone(&self.owed_later));
         (self.spawn)(Box::pin(async move {
             sleep(AGREE_MIN * 2_u32.pow(exponent)).await;
             if let Some(routing) = me.upgrade() {
                 routing.adopt([item].into());
-                routing.owed_later.fetch_sub(owed, SeqCst);
             }
+            drop(owed);
         }));
     }
 }

@@ -325,12 +325,27 @@ fn is_always_durable(context: &mut Context<'_>) -> bool {
     if process::with(context.in_server(), |process| process.folder.is_none()) {
         return false;
     }
-    let is_redis_8 = context.is_redis_8();
+    syncs_always(context) && !has_hasty_threads(context)
+}
+
+fn syncs_always(context: &mut Context<'_>) -> bool {
     let mut is =
         |name: &str, value: &str| context.setting(name).is_some_and(|found| found == value);
-    is("appendonly", "yes")
-        && is("appendfsync", "always")
-        && is("no-appendfsync-on-rewrite", "no")
-        // Its threads may send a reply before the file has the write: seen with Redis 8.6.3.
-        && (!is_redis_8 || is("io-threads", "1"))
+    is("appendonly", "yes") && is("appendfsync", "always") && is("no-appendfsync-on-rewrite", "no")
+}
+
+/// Whether threads may send a reply before the append-only file has the write, as was seen with
+/// Redis 8.6.3.
+fn has_hasty_threads(context: &mut Context<'_>) -> bool {
+    context.is_redis_8() && context.setting("io-threads").is_none_or(|threads| threads != "1")
+}
+
+/// Warns that `appendfsync always` does not help after a crash.
+pub(super) fn warn_of_threads(context: &mut Context<'_>) {
+    if syncs_always(context) && has_hasty_threads(context) {
+        let line = "WARNING: with io-threads above 1, this server may send a reply before its \
+                    append-only file has the write: after a crash the node waits, as without \
+                    appendfsync always. Use io-threads 1.";
+        context.log(Level::Warning, line);
+    }
 }

@@ -120,6 +120,34 @@ async fn what_is_owed_for_a_slot_that_the_masters_dispute_ends_with_the_lease() 
     until("nothing is owed any more", || locker.owing().is_empty()).await;
 }
 
+/// Regression: it was dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_release_of_a_lock_whose_slot_has_no_master_waits_for_one() {
+    let cluster = Cluster::start(2, server);
+    let locker = locker(&cluster);
+    let guard = locker.acquire("res").await.unwrap();
+    let owner = &cluster.masters[cluster.owner("res")];
+    let slot = owner.run("CLUSTER KEYSLOT res").unwrap();
+    let slot: u16 = redis::from_redis_value(slot).unwrap();
+    owner.run(&format!("CLUSTER DELSLOTS {slot}")).unwrap();
+    until_refused(&locker, "{res}other", "no master of the Cluster has slot").await;
+    drop(guard);
+    until("the release is owed", || locker.owing().len() == 1).await;
+    owner.run(&format!("CLUSTER ADDSLOTS {slot}")).unwrap();
+    until("the lock is released", || all_leases(&cluster, "res") == 0).await;
+}
+
+async fn until_refused(locker: &Locker, name: &str, text: &str) {
+    let start = std::time::Instant::now();
+    loop {
+        let error = locker.try_acquire(name).await.unwrap_err().to_string();
+        if error.contains(text) {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "{error}");
+    }
+}
+
 /// The masters' TLS ports are those that the Cluster names, for its slots and when one moves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_is_reached_over_tls() {

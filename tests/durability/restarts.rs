@@ -217,6 +217,7 @@ fn a_server_whose_threads_may_answer_before_it_syncs_is_not_trusted_with_every_w
     server.kill();
     server.start_again();
     let waits = acquire(&server, "another", "other", 1_000).is_err();
+    assert_eq!(server.log().contains("Use io-threads 1."), waits);
     assert_eq!(waits, server_version().is_redis_from(8, 0));
 }
 

@@ -226,7 +226,7 @@ impl Context<'_> {
         self.flags().0 & at_once == 0
     }
 
-    /// Blocks the sender of the command, which is answered later. Valkey blocks none that has
+    /// Blocks the sender of the command, which is answered later. Newer Valkeys block none that has
     /// subscribed to a channel: `None`, and nothing has happened.
     pub(in crate::module) fn block<T: Told>(&mut self) -> Option<Blocked<T>> {
         // SAFETY: the context is that of a command whose sender may be blocked. The callbacks are

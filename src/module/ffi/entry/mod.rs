@@ -97,6 +97,7 @@ unsafe fn init(
     }
     waiters::start(wrapped)?;
     module_events::warn_of_eviction(wrapped);
+    start::warn_of_threads(wrapped);
     start::load(wrapped)?;
     // Last: a module that fails after it has subscribed crashes Redis 7.0 at the next event.
     // SAFETY: the loading context.
