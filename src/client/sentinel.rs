@@ -212,16 +212,19 @@ impl WatchedGroup {
     ) -> Result<Option<SentinelAnswer>, NoReply> {
         let told = timeout(patience, self.ask(sentinel)).await;
         let told = told.unwrap_or_else(|_| Err(NoReply::Unreachable(NO_ANSWER.into())));
-        let refused = match &told {
-            Err(NoReply::NoPermission(text) | NoReply::Refused(text)) => Some(text),
-            _ => None,
-        };
-        self.note_refusal(sentinel.name(), refused);
+        match &told {
+            Ok(_) => self.note_refusal(sentinel.name(), None),
+            Err(NoReply::NoPermission(text) | NoReply::Refused(text)) => {
+                self.note_refusal(sentinel.name(), Some(text));
+            }
+            // Whether it would refuse is not known.
+            Err(_) => {}
+        }
         told.map_err(|failure| in_words(sentinel, failure))
     }
 
     /// Logs that a Sentinel refuses the client: while another one answers, nobody would notice. It
-    /// is logged again if the reason changes, or if the Sentinel did not refuse in between.
+    /// is logged again if the reason changes, or if the Sentinel let it in in between.
     fn note_refusal(&self, sentinel: &Arc<str>, text: Option<&Arc<str>>) {
         // Nothing panics while the lock is held, so the map is intact even if it is poisoned.
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);

@@ -168,6 +168,10 @@ pub(super) fn refusal(error: &io::Error) -> Option<String> {
         Error::InvalidCertificate(
             CertificateError::Expired | CertificateError::ExpiredContext { .. },
         ) => "TLS: the node's certificate has expired".into(),
+        // Its own text has the time in it, which differs with each attempt.
+        Error::InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        ) => "TLS: the node's certificate is not valid yet: is a clock wrong?".into(),
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => "TLS: the node's certificate is of no authority that is trusted".into(),

@@ -34,15 +34,25 @@ impl Exit {
         given: &Bound<'py, PyTuple>,
         named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        check_end(slf, given, named)?;
-        let py = slf.py();
-        let ended = slf.call_method1(intern!(py, "_end"), given);
-        if ended.is_err() {
-            // After a normal end this does nothing; in a forked child it fails, as the end did.
-            drop(slf.call_method0(intern!(py, "_abandon")));
-        }
-        ended
+        let abandon = || drop(slf.call_method0(intern!(slf.py(), "_abandon")));
+        end(slf, given, named, abandon)
     }
+}
+
+/// Ends a block. After an error nothing is held, in whatever place that was raised: `release` does
+/// nothing after a normal end, and fails in a forked child, as the end did.
+fn end<'py>(
+    block: &Bound<'py, PyAny>,
+    given: &Bound<'py, PyTuple>,
+    named: Option<&Bound<'py, PyDict>>,
+    release: impl FnOnce(),
+) -> PyResult<Bound<'py, PyAny>> {
+    check_end(block, given, named)?;
+    let ended = block.call_method1(intern!(block.py(), "_end"), given);
+    if ended.is_err() {
+        release();
+    }
+    ended
 }
 
 /// The base of a lock that is itself a `with` block, as redis-py's is. Its methods `_begin` and
@@ -80,14 +90,9 @@ impl Entry {
         given: &Bound<'py, PyTuple>,
         named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        check_end(slf, given, named)?;
-        let py = slf.py();
         let guard = held(slf);
-        let ended = slf.call_method1(intern!(py, "_end"), given);
-        if let Some(guard) = guard.filter(|_| ended.is_err()) {
-            give_up(slf, &guard);
-        }
-        ended
+        let release = || guard.iter().for_each(|guard| give_up(slf, guard));
+        end(slf, given, named, release)
     }
 }
 
@@ -213,8 +218,9 @@ fn open(blocks: &Mutex<Open>) -> MutexGuard<'_, Open> {
     blocks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of this thread.
-fn thread(py: Python<'_>) -> PyResult<usize> {
+/// The number of this thread, of the system's and not of gevent's.
+#[pyfunction]
+pub(crate) fn thread(py: Python<'_>) -> PyResult<usize> {
     known(py)?.ident.bind(py).call0()?.extract()
 }
 

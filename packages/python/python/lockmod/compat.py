@@ -375,8 +375,8 @@ class _Base(Single):
         or the thread did not run.
         """
         before = self._guard(), getattr(self.local, "token", None)
-        # Threads may share the lock: each block releases what its own thread has acquired.
-        setattr(guard, "_thread", threading.get_ident())
+        # Threads may share the lock: a block that does not begin releases what its own acquired.
+        setattr(guard, "_thread", _lockmod.thread())
         # Before it is kept, so that the lock is released whatever happens in between.
         self.local.guard, self.local.token = guard, str(guard.fence).encode()
         try:
