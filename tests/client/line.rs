@@ -104,6 +104,7 @@ async fn calls_of_one_client_in_one_instant_are_served_in_their_order() {
 async fn a_waiter_attempts_when_it_is_called_and_not_before() {
     let nodes = nodes(5);
     let (one, two) = (locker(&nodes), locker(&nodes));
+    connected(&one).await;
     connected(&two).await;
     let guard = one.acquire("a").await.unwrap();
     let waiter = in_line(&two, &nodes, "a", 1).await;
@@ -143,6 +144,7 @@ async fn nobody_barges_in_while_somebody_waits() {
 async fn a_wait_that_is_cancelled_at_any_point_leaves_no_ticket_behind() {
     let nodes = nodes(3);
     let (one, two) = (locker(&nodes), locker(&nodes));
+    connected(&one).await;
     connected(&two).await;
     let guard = one.acquire("a").await.unwrap();
     for polls in 0..40 {
@@ -178,6 +180,7 @@ async fn a_wait_that_is_cancelled_at_any_point_leaves_no_ticket_behind() {
 async fn a_wait_that_comes_to_its_end_leaves_no_ticket_behind() {
     let nodes = nodes(3);
     let (one, two) = (locker(&nodes), locker(&nodes));
+    connected(&one).await;
     connected(&two).await;
     let guard = one.acquire("a").await.unwrap();
     let error = two.acquire("a").wait(millis(150)).await.unwrap_err();
@@ -243,6 +246,7 @@ async fn a_waiter_stands_in_line_again_after_its_connections_broke() {
 async fn a_waiter_outlives_nodes_that_restart_one_after_the_other() {
     let mut nodes = nodes(3);
     let (one, two) = (locker(&nodes), locker(&nodes));
+    connected(&one).await;
     connected(&two).await;
     let guard = one.acquire("a").await.unwrap();
     let waiter = in_line(&two, &nodes, "a", 1).await;
@@ -390,6 +394,7 @@ async fn waiters_stand_in_line_through_a_quarantine_and_do_not_spin() {
 async fn who_finds_no_room_in_line_polls() {
     let nodes = start_nodes(3, |_| Server::builder().module_arg("max-waiters", 0));
     let (one, two) = (locker(&nodes), locker(&nodes));
+    connected(&one).await;
     connected(&two).await;
     let guard = one.acquire("a").await.unwrap();
     let waiter = tokio::spawn(two.acquire("a").wait(Duration::from_secs(60)).into_future());

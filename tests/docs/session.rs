@@ -98,9 +98,9 @@ done
     kill -KILL "$server"
 ) > /dev/null 2>&1 &
 keeper=$!
-until reply=$(redis-cli -p "$port" PING 2> /dev/null) && [[ $reply != LOADING* ]]; do
-    if ! kill -0 $keeper 2> /dev/null; then
-        echo "the server has ended; its log:"
+until reply=$(timeout 5 redis-cli -p "$port" PING 2> /dev/null) && [[ $reply != LOADING* ]]; do
+    if ! kill -0 $keeper 2> /dev/null || [ $SECONDS -gt 50 ]; then
+        echo "the server has ended, or does not answer; its log:"
         cat "$place.log"
         exit 1
     fi
