@@ -85,7 +85,7 @@ while [ $# -gt 0 ]; do
 done
 place=$LOCKMOD_DOCS_SERVERS/$port
 # One that was told to end there may still be about to.
-for ((i = 0; i < 3000; i++)); do
+for ((i = 0; i < 500; i++)); do
     if ! kill -0 "$(cat "$place.pid" 2> /dev/null)" 2> /dev/null; then break; fi
     sleep 0.01
 done
@@ -216,7 +216,10 @@ impl Session {
 
     /// Starts the servers that a command names; `redis-cli` alone names the default one.
     fn give_servers(&mut self, command: &str) -> Result<(), String> {
-        let named: BTreeSet<u16> = numbers(command)
+        // A folder is made before the document starts the server that it is for.
+        let words = command.split_whitespace().filter(|word| !word.contains(FOLDERS));
+        let named: BTreeSet<u16> = words
+            .flat_map(numbers)
             .filter_map(|number| number.parse().ok())
             .filter(|port| PORTS.contains(port) && ![DEFAULT_PORT, EXPORTER_PORT].contains(port))
             .collect();
