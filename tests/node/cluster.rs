@@ -542,9 +542,11 @@ fn a_replica_that_is_promoted_where_it_hears_no_other_decides_nothing() {
     pair.from.pause();
     assert_eq!(ask(promoted, "CLUSTER FAILOVER TAKEOVER"), "OK");
     wait_until("it serves clients", || ask(promoted, "SET {res}:1 x") == "OK");
-    // Few: each takes a while, and after some seconds it would wait for the longest lease.
-    for _ in 0..5 {
-        let text = ask(promoted, "LOCK.ACQUIRE res B 100");
+    // All at once: after some seconds it would wait for the longest lease.
+    let mut clients: Vec<_> = (0..20).map(|_| at_once.connect_raw()).collect();
+    clients.iter_mut().for_each(|client| client.send(&["LOCK.ACQUIRE", "res", "B", "100"]));
+    for client in &mut clients {
+        let text = String::from_utf8_lossy(&client.read())[1..].trim_end().to_owned();
         assert!(is_asking(&text) || is_down(&text), "{text}");
     }
     pair.to.resume();
