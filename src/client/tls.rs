@@ -200,6 +200,7 @@ mod tests {
             (Error::AlertReceived(AlertDescription::UnknownCA), "does not trust the client"),
             (Error::AlertReceived(AlertDescription::CertificateExpired), "client certificate has"),
             (Error::InvalidCertificate(CertificateError::Expired), "node's certificate has"),
+            (Error::InvalidCertificate(CertificateError::NotValidYet), "is not valid yet"),
         ] {
             let said = said(error);
             assert!(said.as_deref().is_some_and(|said| said.contains(expected)), "{said:?}");

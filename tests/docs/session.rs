@@ -85,10 +85,15 @@ while [ $# -gt 0 ]; do
 done
 place=$LOCKMOD_DOCS_SERVERS/$port
 # One that was told to end there may still be about to.
-for ((i = 0; i < 500; i++)); do
+for ((i = 0; i < 3000; i++)); do
     if ! kill -0 "$(cat "$place.pid" 2> /dev/null)" 2> /dev/null; then break; fi
     sleep 0.01
 done
+if [ $i -eq 3000 ]; then
+    echo "the server that had this port has not ended; its log:"
+    cat "$place.log"
+    exit 1
+fi
 (
     "$LOCKMOD_DOCS_SERVER" --repl-diskless-sync-delay 0 "${arguments[@]}" \
         --bind 127.0.0.1 --port "$port" > "$place.log" 2>&1 &

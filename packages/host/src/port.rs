@@ -105,6 +105,8 @@ struct Started {
     process: u32,
     /// Not on the background thread yet.
     calls: Vec<Running>,
+    /// How many there were when the loop had to flush them last; 0 if it had not.
+    asked_at: usize,
     near: Near,
     /// Ends all calls of the port.
     end: CancellationToken,
@@ -140,6 +142,11 @@ impl Near {
 }
 
 impl Started {
+    fn take_calls(&mut self) -> Vec<Running> {
+        self.asked_at = 0;
+        std::mem::take(&mut self.calls)
+    }
+
     /// Drops what nobody needs any more. What another process has started belongs to that, and
     /// its mutexes may be held by a thread that does not exist here.
     fn discard(self) {
@@ -194,17 +201,24 @@ impl<T: Send + 'static> Port<T> {
 
     /// Whether the loop has to [`flush`](Port::flush) at the end of this turn because of the call
     /// that was started last. It has for the first, the second, the fourth, and so on: one flush is
-    /// enough for all, but that of another may be lost, if an exception ends the loop just then.
+    /// enough for all, but that of another may be lost, if an exception ends the loop just then. It
+    /// has also if nobody asked after an earlier call, because of an exception.
     pub fn needs_flush(&self) -> bool {
         let Ok(background) = background() else { return false };
-        self.started(background).calls.len().is_power_of_two()
+        let mut started = self.started(background);
+        let calls = started.calls.len();
+        let is_needed = calls >= (2 * started.asked_at).max(1);
+        if is_needed {
+            started.asked_at = calls;
+        }
+        is_needed
     }
 
     /// Hands the started calls to the background thread.
     pub fn flush(&self) {
         // It exists since the first call was started.
         let Ok(background) = background() else { return };
-        let mut started = std::mem::take(&mut self.started(background).calls);
+        let mut started = self.started(background).take_calls();
         match started.len() {
             0 => {}
             1 => drop(started.pop().map(|call| background.spawn(call))),
@@ -221,7 +235,7 @@ impl<T: Send + 'static> Port<T> {
     /// one that drives begins them, which is soon.
     pub fn leave(&self) {
         let Ok(background) = background() else { return };
-        for call in std::mem::take(&mut self.started(background).calls) {
+        for call in self.started(background).take_calls() {
             drop(background.runtime.spawn(call));
         }
     }
@@ -237,7 +251,7 @@ impl<T: Send + 'static> Port<T> {
             drop(started);
             return self.flush();
         }
-        let Some(mut call) = started.calls.pop() else { return };
+        let Some(mut call) = started.take_calls().pop() else { return };
         // Driving runs other calls, too, and those end where they may.
         drop(started);
         let begun_at = Instant::now();

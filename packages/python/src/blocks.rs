@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::outcome::known;
 
@@ -56,7 +56,9 @@ fn end<'py>(
 }
 
 /// The base of a lock that is itself a `with` block, as redis-py's is. Its methods `_begin` and
-/// `_end` put the guard into `local.guard`, and take it out; if they raise, it is released.
+/// `_end` put the guard into `local.guard`, and take it out; if they raise, it is released. While
+/// `_begin` runs, the context variable `_entry` tells one block from those of other threads, tasks
+/// and greenlets; what the guard has of it is its own `_entry`.
 #[pyclass(frozen, subclass, module = "lockmod._lockmod")]
 pub(crate) struct Entry;
 
@@ -71,15 +73,17 @@ impl Entry {
     /// Acquires the lock.
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let before = held(slf);
+        let variable = slf.getattr(intern!(py, "_entry"))?;
+        let entry = PyList::empty(py);
+        let outer = variable.call_method1(intern!(py, "set"), (&entry,))?;
         let begun = slf.call_method0(intern!(py, "_begin"));
         if begun.is_err()
             && let Some(guard) = held(slf)
-            && before.is_none_or(|before| !before.is(&guard))
-            && guard.getattr(intern!(py, "_thread"))?.extract::<usize>()? == thread(py)?
+            && guard.getattr(intern!(py, "_entry")).is_ok_and(|of| of.is(&entry))
         {
             give_up(slf, &guard);
         }
+        drop(variable.call_method1(intern!(py, "reset"), (outer,)));
         begun
     }
 
@@ -218,9 +222,8 @@ fn open(blocks: &Mutex<Open>) -> MutexGuard<'_, Open> {
     blocks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of this thread, of the system's and not of gevent's.
-#[pyfunction]
-pub(crate) fn thread(py: Python<'_>) -> PyResult<usize> {
+/// The number of this thread, or of this greenlet, if gevent had patched the program before.
+fn thread(py: Python<'_>) -> PyResult<usize> {
     known(py)?.ident.bind(py).call0()?.extract()
 }
 

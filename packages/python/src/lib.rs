@@ -54,7 +54,6 @@ fn _lockmod(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Lease>()?;
     module.add_class::<Port>()?;
     module.add_class::<Call>()?;
-    module.add_function(wrap_pyfunction!(blocks::thread, module)?)?;
     module.add_function(wrap_pyfunction!(lease::release_all, module)?)?;
     module.add_function(wrap_pyfunction!(split_nodes, module)?)?;
     module.add_function(wrap_pyfunction!(modules, module)?)?;

@@ -831,6 +831,24 @@ def test_a_loop_that_has_ended_leaves_no_memory_behind() -> None:
     assert int(told.stdout) < 1_500_000, told.stdout
 
 
+def test_a_loop_is_asked_to_flush_again_if_it_was_not_asked(locker: Locker, name: str) -> None:
+    """Regression: calls without a flush came before one that needed none, whose task then hung."""
+    port = lockmod._lockmod.Port()
+
+    def start() -> bool:
+        locker._core.info(name.encode(), port)
+        return port.needs_flush()
+
+    assert [start() for _ in range(6)] == [True, True, False, True, False, False]
+    port.flush()
+    # Exceptions came before these two could ask.
+    for _ in range(2):
+        locker._core.info(name.encode(), port)
+    assert [start() for _ in range(4)] == [True, False, False, True]
+    port.leave()
+    assert start()
+
+
 def test_the_wrong_block_leaves_a_guard_as_it_was(run: Run, locker: Locker, name: str) -> None:
     """Regression: it released the lock."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import inspect
 import os
@@ -95,6 +96,44 @@ def test_a_block_that_does_not_begin_leaves_what_another_thread_has(
     assert lock.owned()
     lock.release()
     assert not lock.locked()
+
+
+def test_a_block_that_does_not_begin_leaves_what_another_greenlet_has(
+    servers: list[Node], name: str
+) -> None:
+    """Greenlets of one thread may have one number, but each has a context of its own."""
+
+    class Slow(compat.Lock):
+        def acquire(self, *given: Any, **options: Any) -> bool:
+            contextvars.Context().run(super().acquire)
+            return False
+
+    lock = Slow(servers[0].client(), name, timeout=10)
+    with pytest.raises(redis.exceptions.LockError, match="Unable to acquire"), lock:
+        pass
+    assert lock.owned()
+    lock.release()
+    assert not lock.locked()
+
+
+def test_a_block_of_a_task_leaves_what_another_task_has(servers: list[Node], name: str) -> None:
+    class Slow(compat.AsyncLock):
+        async def acquire(self, *given: Any, **options: Any) -> bool:
+            work = super().acquire()
+            loop = asyncio.get_running_loop()
+            await contextvars.Context().run(loop.create_task, work)
+            return False
+
+    async def work() -> None:
+        lock = Slow(servers[0].client(), name, timeout=10)
+        with pytest.raises(redis.exceptions.LockError, match="Unable to acquire"):
+            async with lock:
+                pass
+        assert await lock.owned()
+        await lock.release()
+        assert not await lock.locked()
+
+    asyncio.run(work())
 
 
 def test_a_lock_ends_with_its_timeout(make: Make, name: str) -> None:

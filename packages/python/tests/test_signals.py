@@ -161,24 +161,32 @@ def test_a_handler_that_raises_lets_no_task_hang(locker: Locker, name: str, then
 
 # Functions of the beginning and of the end of an asynchronous block.
 @pytest.mark.usefixtures("_without_collection")
-@pytest.mark.parametrize("function", ["_watch", "_refuse_fork", "end", "_cancelling", "_loss"])
+@pytest.mark.parametrize(
+    ("kind", "at", "function"),
+    [("lock", "call", each) for each in ("_watch", "_refuse_fork", "end", "_cancelling", "_loss")]
+    + [("compat", "call", each) for each in ("keep", "_given_up", "_failing_as")]
+    + [("compat", "return", each) for each in ("keep", "_keep", "_given_up")],
+)
 def test_a_handler_that_raises_leaves_no_lock_of_an_asynchronous_block(
-    locker: Locker, name: str, function: str
+    locker: Locker, name: str, kind: str, at: str, function: str
 ) -> None:
     """The loop lives on; nothing waits for its end, nor for the garbage collector."""
     raised: list[str] = []
+    # It lives on, and would be renewed for as long.
+    kept = compat.AsyncLock(locker, name, timeout=PATIENCE * 2, renew=True)
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         code = frame.f_code
         is_place = code.co_filename.startswith(PACKAGE) and code.co_name == function
-        if event == "call" and is_place and not raised:
+        if event == at and is_place and not raised:
             raised.append(function)
             raise Interrupt
+        return trace if is_place else None
 
     async def block() -> None:
         sys.settrace(trace)
         try:
-            async with locker.lock(name):
+            async with locker.lock(name) if kind == "lock" else kept:
                 pass
         finally:
             sys.settrace(None)
@@ -253,16 +261,35 @@ def test_a_handler_may_fork(locker: Locker, name: str, raises: bool) -> None:
 
 
 def test_a_signal_that_the_program_has_blocked_stays_pending(nodes: list[str], name: str) -> None:
-    """Regression: the thread of the package had not blocked it, and so the process was ended."""
+    """Regression: the threads of the package had not blocked it, and so the process was ended."""
     program = f"""if True:
         import os, signal
         from lockmod import Locker
 
         locker = Locker({nodes!r}, timeout=2)
-        with locker.lock({name!r}):
+        with locker.lock({name!r}) as guard:
+            guard.lost.call(print)
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
             os.kill(os.getpid(), signal.SIGTERM)
             assert signal.sigpending() == {{signal.SIGTERM}}
         assert signal.sigtimedwait([signal.SIGTERM], 0) is not None
         """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
+
+
+def test_a_callback_finds_blocked_what_its_caller_had_blocked(nodes: list[str], name: str) -> None:
+    """Processes that it starts begin with the same. What is pending stays so: `sigwait` takes it."""
+    told: list[set[Any]] = []
+    guard = Locker(nodes, ttl=3, timeout=1, renew=False).acquire(name)
+    guard.lost.call(lambda _: told.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    try:
+        guard.lost.call(lambda _: told.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        os.kill(os.getpid(), signal.SIGUSR1)
+        until("the callbacks have run", lambda: len(told) == 2)
+        assert signal.sigtimedwait([signal.SIGUSR1], 0) is not None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    expected = [before | {signal.SIGUSR1}, before | {signal.SIGUSR1, signal.SIGUSR2}]
+    assert sorted(told, key=len) == expected

@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Any
 
-from . import _lockmod
+from . import _lockmod, _threads
 
 # After all others, which may still need locks.
 _LAST = -1_000_000
@@ -30,7 +30,7 @@ def _finish_child(_: object = None) -> None:
     """Runs in a child of multiprocessing, which waits for its threads only after this."""
     if _others():
         # It waits for this one too.
-        threading.Thread(target=_finish_after_others, name="lockmod-ending", daemon=False).start()
+        _threads.start(_finish_after_others, "lockmod-ending", daemon=False)
     else:
         _lockmod.finish()
 

@@ -24,6 +24,7 @@ from ._errors import ForkedError, LockError, LostError, NoQuorumError, RefusedEr
 from ._made import Made, MadeOfMany
 from ._options import function, seconds
 from ._port import run, watch, watch_from_thread
+from ._threads import as_here
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -90,7 +91,8 @@ class Lost(_Lost):
         It is not called for a release. All callbacks share that thread, so keep them short. Several
         are called in any order.
         """
-        when_lost(self._callbacks, self._lease, function(callback), watch_from_thread)
+        call = as_here(function(callback))
+        when_lost(self._callbacks, self._lease, call, watch_from_thread)
 
 
 class AsyncLost(_Lost):

@@ -17,7 +17,7 @@ from asyncio import get_running_loop
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
-from . import _lockmod
+from . import _lockmod, _threads
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -231,7 +231,7 @@ class _Thread:
         self._bell.register(self._port.fileno(), selectors.EVENT_READ)
         self._guarding = threading.RLock()
         self._watching: dict[int, Callable[[Any], None]] = {}
-        threading.Thread(target=self._run, name="lockmod-callbacks", daemon=True).start()
+        _threads.start(self._run, "lockmod-callbacks", daemon=True)
 
     def watch(
         self,

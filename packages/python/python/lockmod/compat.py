@@ -52,7 +52,8 @@ import math
 import os
 import re
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from inspect import iscoroutinefunction
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Literal
@@ -192,6 +193,9 @@ os.register_at_fork(after_in_child=_forked)
 
 class _Base(Single):
     """The part that does not depend on how a lock waits."""
+
+    # The block that begins in this thread, task or greenlet.
+    _entry: ContextVar[object] = ContextVar("lockmod.compat")
 
     @explained
     def __init__(
@@ -375,8 +379,8 @@ class _Base(Single):
         or the thread did not run.
         """
         before = self._guard(), getattr(self.local, "token", None)
-        # Threads may share the lock: a block that does not begin releases what its own acquired.
-        setattr(guard, "_thread", _lockmod.thread())
+        # Others may share the lock: a block that does not begin releases what it has acquired.
+        setattr(guard, "_entry", self._entry.get(None))
         # Before it is kept, so that the lock is released whatever happens in between.
         self.local.guard, self.local.token = guard, str(guard.fence).encode()
         try:
@@ -395,6 +399,13 @@ class _Base(Single):
             of = "a lock that's not owned or is already unlocked."
             raise self._error(f"Cannot {what} {of if what == 'release' else 'an unlocked lock'}")
         return guard
+
+    def _give_up(self, guard: Guard | AsyncGuard) -> None:
+        """Releases without waiting for any node; the lock does not have it any more."""
+        if self._guard() is guard:
+            self.local.guard = self.local.token = None
+        with suppress(ForkedError):
+            guard._abandon()  # pyright: ignore[reportPrivateUsage]
 
     def _given_up(self) -> Any:
         """What was held, and is no longer held from here on."""
@@ -558,9 +569,20 @@ class AsyncLock(_Base):
     """
 
     async def __aenter__(self) -> AsyncLock:
-        if await self.acquire():
+        outer, entry = self._entry.get(None), object()
+        try:
+            self._entry.set(entry)
+            if not await self.acquire():
+                raise self._error("Unable to acquire lock within the time specified")
+            self._entry.set(outer)
             return self
-        raise self._error("Unable to acquire lock within the time specified")
+        except BaseException:
+            # A signal handler may have raised after the lock was acquired.
+            guard = self._guard()
+            if getattr(guard, "_entry", None) is entry:
+                self._give_up(guard)
+            self._entry.set(outer)
+            raise
 
     async def __aexit__(
         self,
@@ -568,8 +590,17 @@ class AsyncLock(_Base):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._leaving(error):
-            await self.release()
+        guard: AsyncGuard | None = None
+        try:
+            guard = self._guard()
+            with self._leaving(error):
+                await self.release()
+        except BaseException:
+            # Also after a signal handler that raises. After a release this does nothing.
+            guard = guard or self._guard()
+            if guard is not None:
+                self._give_up(guard)
+            raise
 
     async def acquire(
         self,
