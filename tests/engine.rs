@@ -929,7 +929,8 @@ impl Pair {
                 }
             }
             Op::Recode { name } => {
-                let clocks = Clocks { now: engine.now, wall: UnixTime::from_millis(WALL_MS) };
+                // Long after 1970, so that the end of every lease is a time.
+                let clocks = Clocks { now: engine.now, wall: UnixTime::from_millis(1 << 48) };
                 if let Some(lock) = engine.locks.get_mut(&name) {
                     let bytes = encode_lock(lock, Fence::ZERO, clocks, BOOT);
                     let LoadedLock { lock: read, .. } =

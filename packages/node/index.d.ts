@@ -124,7 +124,8 @@ export interface LockerOptions {
   maxHold?: number | undefined
   /**
    * How long to wait for each node's answer: a twentieth of the ttl, at least 50 ms and at most 500
-   * ms, unless given.
+   * ms, unless given. A node that was silent for some seconds is not waited for until it answers
+   * again; meanwhile its vote is `timed_out` at once.
    */
   timeout?: number | undefined
   /**

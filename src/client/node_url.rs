@@ -214,7 +214,7 @@ pub(super) fn read(text: &str) -> Result<NodeUrl, String> {
 /// Sentinels and the name of a group: `[user:password@]s1:26379,s2:26379/name[/database]`.
 fn group(parts: &Parts<'_>) -> Result<NodeUrl, String> {
     let no_name = || {
-        "it has no name of a group: write it behind the Sentinels, as in \
+        "it has no name of a group: write it behind all Sentinels, in one URL, as in \
          host1:26379,host2:26379/mymaster"
             .to_owned()
     };
@@ -363,7 +363,11 @@ fn check(url: &str) -> Result<(), String> {
         );
     }
     check_blanks(url)?;
-    let start = || "it does not begin with a scheme and ://, as redis://".to_owned();
+    let start = || {
+        "it does not begin with a scheme and ://, as redis:// (the URL of a Cluster or of \
+         Sentinels has commas, and is one)"
+            .to_owned()
+    };
     let parts = split(url).ok_or_else(start)?;
     if !SCHEMES.contains(&parts.scheme) {
         let is_known = SCHEMES.contains(&&*parts.scheme.to_ascii_lowercase());

@@ -166,7 +166,9 @@ impl LockerBuilder {
 
     /// How long to wait for each node's answer: at most a third of the ttl, also of a ttl that a
     /// call sets. By default a twentieth of the call's ttl, at least 50 ms (or a quarter of a ttl
-    /// below 200 ms) and at most 500 ms.
+    /// below 200 ms) and at most 500 ms. A node that was silent for some seconds is not waited for
+    /// until it answers again; meanwhile its vote is [`Vote::TimedOut`](super::Vote::TimedOut) at
+    /// once.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);

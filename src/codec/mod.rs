@@ -183,12 +183,18 @@ impl LeaseV1 {
         if fence > counter || fence == Fence::ZERO {
             return Err(CodecError::Corrupt("fence of the lease out of range"));
         }
-        let (ends_at, is_misdated) = if boot != 0 && self.boot == boot {
-            (Instant::from_millis(self.ends_at_boot_ms), false)
+        let exact = Instant::from_millis(self.ends_at_boot_ms);
+        let (wall, left) = (UnixTime::from_millis(self.ends_at_unix_ms), Millis::new(self.left_ms));
+        let is_of_boot = boot != 0 && self.boot == boot;
+        // Machines that were resumed from one snapshot of memory have the id of one boot.
+        let is_stepped = clocks.are_stepped_since(Clocks { now: exact, wall });
+        let (ends_at, is_misdated) = if is_of_boot && !is_stepped {
+            // Now is never earlier than when it was written, unless on another machine.
+            (exact.min(clocks.now.after(left)), false)
         } else {
-            let ends_at = UnixTime::from_millis(self.ends_at_unix_ms);
-            let left = Millis::new(self.left_ms);
-            (clocks.to_instant(ends_at, left), clocks.shortens(ends_at, left))
+            let dated = clocks.to_instant(wall, left);
+            let ends_at = if is_of_boot { dated.max(exact) } else { dated };
+            (ends_at.min(clocks.now.after(left)), clocks.shortens(wall, left))
         };
         // No node grants a longer lease, whatever the bytes contain.
         let ends_at = ends_at.min(clocks.now.after(TTL_MAX));
@@ -294,6 +300,22 @@ mod tests {
             let loaded = decode_lock(&bytes, clocks(2_000, wall), BOOT).unwrap();
             let lease = loaded.lock.written_leases().next().unwrap();
             assert_eq!(lease.ends_at, Instant::from_millis(31_000), "wall {wall}");
+        }
+    }
+
+    /// Two machines that were resumed from one snapshot of memory have the id of one boot.
+    #[test]
+    fn a_lease_of_the_same_boot_and_another_clock_ends_no_earlier_and_hardly_later() {
+        let wall = 1_700_000_000_000;
+        let bytes =
+            encode_lock(&held(b"tok", b"", 5, 31_000), Fence::ZERO, clocks(1_000, wall), BOOT);
+        for (now, read_at) in
+            [(3_601_000, 1_000), (40_000, 1_000), (3_002, 1_000), (998, 1_000), (1, 1_000), (1, 1)]
+        {
+            let read = clocks(now, wall + read_at);
+            let loaded = decode_lock(&bytes, read, BOOT).unwrap();
+            let left = read.now.until(loaded.lock.written_leases().next().unwrap().ends_at);
+            assert!((29_000..=30_000).contains(&left.get()), "{now}: {left:?}");
         }
     }
 

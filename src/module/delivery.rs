@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::engine::{Granted, Parting};
+use super::clock;
+use crate::engine::{Granted, Instant, Parting};
 use crate::wire::code;
 use crate::wire::outcome::{AcquireReply, of_fence};
 use crate::wire::resp::Reply;
@@ -25,13 +26,14 @@ pub(super) enum Delivery {
 #[derive(Debug)]
 pub(super) struct SharedGrant {
     granted: Granted,
+    ends_at: Instant,
     is_delivered: Cell<bool>,
 }
 
 impl SharedGrant {
-    /// A grant that no call has received yet.
-    pub(super) fn new(granted: Granted) -> Rc<SharedGrant> {
-        Rc::new(SharedGrant { granted, is_delivered: Cell::new(false) })
+    /// A grant that no call has received yet, of a lease that ends then.
+    pub(super) fn new(granted: Granted, ends_at: Instant) -> Rc<SharedGrant> {
+        Rc::new(SharedGrant { granted, ends_at, is_delivered: Cell::new(false) })
     }
 }
 
@@ -39,11 +41,18 @@ impl Delivery {
     /// The reply to a client that is still connected.
     pub(super) fn deliver(&self) -> Result<Reply, String> {
         match self {
+            // The server hung in between, and the next in line may have been granted the lock.
+            Delivery::Granted(shared) if shared.ends_at < clock::now() => {
+                Ok(AcquireReply::Held.into())
+            }
+            Delivery::Parting(Parting::Fence(_, ends_at)) if *ends_at < clock::now() => {
+                Ok(AcquireReply::Held.into())
+            }
             Delivery::Granted(shared) => {
                 shared.is_delivered.set(true);
                 Ok(of_fence(shared.granted.fence))
             }
-            Delivery::Parting(Parting::Fence(fence)) => Ok(of_fence(*fence)),
+            Delivery::Parting(Parting::Fence(fence, _)) => Ok(of_fence(*fence)),
             Delivery::Parting(Parting::TooLate) => Ok(AcquireReply::Held.into()),
             // The server unblocks clients of its own commands with this code.
             Delivery::Parting(Parting::Demoted) => Err(code::UNBLOCKED.says(DEMOTED)),
@@ -57,7 +66,7 @@ impl Delivery {
     /// The grant, and whether any call received it; `None` while another call may still receive it.
     pub(super) fn over(self) -> Option<(Granted, bool)> {
         let Delivery::Granted(shared) = self else { return None };
-        let SharedGrant { granted, is_delivered } = Rc::into_inner(shared)?;
+        let SharedGrant { granted, is_delivered, .. } = Rc::into_inner(shared)?;
         Some((granted, is_delivered.get()))
     }
 }

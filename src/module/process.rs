@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use super::alarm::Alarm;
 use super::config;
@@ -36,6 +37,9 @@ static PROCESS: Guarded<Process> = Guarded::new(Process {
     alarm: None,
     is_scan_timed: false,
     policy: String::new(),
+    warned_of_threads: false,
+    stale_file: None,
+    file_seen_at: Instant::from_millis(0),
     tended_at: Instant::from_millis(0),
     shares_at_load: None,
     slots_seen_at: Instant::from_millis(0),
@@ -79,6 +83,13 @@ pub(super) struct Process {
     pub(super) is_scan_timed: bool,
     /// The server's `maxmemory-policy` when a setting last changed.
     pub(super) policy: String,
+    /// Whether the log says that the server's threads may send replies early.
+    pub(super) warned_of_threads: bool,
+    /// When a temporary append-only file was last changed that a crash had left before the module
+    /// was loaded.
+    pub(super) stale_file: Option<SystemTime>,
+    /// When the node last looked at what the server does with its append-only file.
+    pub(super) file_seen_at: Instant,
     /// When the replicas were looked at last.
     pub(super) tended_at: Instant,
     /// Which slots and epoch the server had when the module was loaded, until the node looks at

@@ -26,7 +26,7 @@
 use std::time::{Duration, Instant as StdInstant};
 
 use super::ffi::waiting::{Task, do_after};
-use super::ffi::{Context, Cursor, Guarded, InServer, values};
+use super::ffi::{AtKey, Context, Cursor, Guarded, InServer, values};
 use super::process::{self, Process};
 use super::{clock, config};
 use crate::engine::{Instant, Millis};
@@ -252,12 +252,20 @@ fn look_at_some(
     let server = context.in_server();
     let mut deleted = 0;
     for name in &batch.idle_names {
-        if context.run_replicated(c"UNLINK", &[name]) {
+        // Another module may have acquired it, when it was told of another lock's end.
+        if is_idle(context, scan.idle, name, now) && context.run_replicated(c"UNLINK", &[name]) {
             process::with(server, |process| process.node.tally().counts.idle_deleted += 1);
             deleted += 1;
         }
     }
     (batch.seen, deleted)
+}
+
+fn is_idle(context: &mut Context<'_>, idle: Option<Millis>, name: &[u8], now: Instant) -> bool {
+    match context.name(name).open_to_read(context).find() {
+        AtKey::Lock(lock) => !lock.is_held(now) && after_or_never(lock.until(), idle) <= now,
+        AtKey::Nothing | AtKey::Other => false,
+    }
 }
 
 /// Reads the next keys, and reports their locks to the node.

@@ -32,10 +32,15 @@ const SLOTS_PER_MESSAGE: usize = 64;
 /// decide: that before the check, for the process may hang after it.
 ///
 /// # Errors
-/// `TRYAGAIN` or `QUARANTINE`; `STATEFILE` if the node's promises cannot be written.
+/// `TRYAGAIN` or `QUARANTINE`; `STATEFILE` if the node's promises cannot be written; `BADARG` if
+/// writes are paused: a client's command comes then only if its transaction has paused them, and
+/// the server shows it no key whose expiry has passed, and so no counter.
 #[inline]
 pub(super) fn admit(context: &mut Context<'_>, args: &Args<'_>) -> Result<Instant, Refusal> {
     let (server, now) = (context.in_server(), clock::now());
+    if context.must_not_replicate() {
+        return Err(paused());
+    }
     // Only a node that has begun knows that it is in a Cluster.
     let needs_look =
         |process: &mut Process| process.node.is_in_cluster() || !process.node.has_begun();
@@ -43,6 +48,15 @@ pub(super) fn admit(context: &mut Context<'_>, args: &Args<'_>) -> Result<Instan
         admit_to(context, slot_of(args.get(KEY)), now)?;
     }
     Ok(now)
+}
+
+#[cold]
+fn paused() -> Refusal {
+    Refusal::BadArg {
+        given: b"CLIENT PAUSE".to_vec(),
+        what: "command before it in its transaction",
+        allowed: "one transaction for each",
+    }
 }
 
 #[inline(never)]

@@ -7,16 +7,23 @@
 //! its quarantine; it only grants nothing.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
+use super::ffi::settings::FileState;
 use super::ffi::{self, Context, InServer, Level, values};
 use super::process::{self, Process, Ready};
 use super::state_file::{Claimed, OpenError, StateFile};
 use super::{clock, config, state_file};
 use crate::codec;
-use crate::engine::{Census, Change, Fence, Instant, Inventory, Lease, Loaded, Lock, UnixTime};
+use crate::engine::{
+    Census, Change, Fence, Instant, Inventory, Lease, Loaded, Lock, Millis, UnixTime,
+};
 use crate::wire::slots::read_shares;
 use crate::wire::spec::Command;
+
+/// How often a node that relies on its append-only file looks whether the server writes it.
+const LOOK_AT_FILE: Millis = Millis::new(500);
 
 /// Notes that the server has read a data set.
 pub(super) fn data_set_read(server: InServer<'_>) {
@@ -47,6 +54,7 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
                     value to change it";
         context.log(Level::Notice, line);
     }
+    let stale_file = temporary_file(context);
     let shares = is_in_cluster.then(|| context.cluster_nodes()).flatten();
     process::with(server, |process| {
         process.shares_at_load = shares.map(|text| read_shares(&text));
@@ -55,6 +63,7 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
         process.node.found(found, clock::read(), clock::boot_id());
         process.claimed = claimed;
         process.folder = Some(folder);
+        process.stale_file = stale_file;
         (process.loaded_at_port, process.port) = (port, port);
     });
     context.log(Level::Notice, concat!("lockmod ", env!("CARGO_PKG_VERSION"), " is ready"));
@@ -199,6 +208,7 @@ pub(super) fn configured(context: &mut Context<'_>) {
     }
     look_at_folder(context);
     look_at_port(context);
+    warn_of_threads(context);
     let has_state = process::with(server, |process| process.state.is_some());
     if has_state && !is_always_durable(context) {
         change_state(server, Change::NotAlwaysDurable);
@@ -278,6 +288,16 @@ pub(super) fn tick(context: &mut Context<'_>) {
         context.log(Level::Warning, &line);
     }
     notice_step(context, now);
+    let is_due = process::with(server, |process| {
+        let is_due = process.file_seen_at.after(LOOK_AT_FILE) <= now;
+        if is_due {
+            process.file_seen_at = now;
+        }
+        is_due
+    });
+    if is_due {
+        look_at_file(context);
+    }
 }
 
 /// Handles the stop of the server. Its data set has been saved, if it is saved at all.
@@ -325,7 +345,7 @@ fn is_always_durable(context: &mut Context<'_>) -> bool {
     if process::with(context.in_server(), |process| process.folder.is_none()) {
         return false;
     }
-    syncs_always(context) && !has_hasty_threads(context)
+    syncs_always(context) && !has_hasty_threads(context) && !begins_file(context)
 }
 
 fn syncs_always(context: &mut Context<'_>) -> bool {
@@ -334,15 +354,51 @@ fn syncs_always(context: &mut Context<'_>) -> bool {
     is("appendonly", "yes") && is("appendfsync", "always") && is("no-appendfsync-on-rewrite", "no")
 }
 
-/// Whether threads may send a reply before the append-only file has the write, as was seen with
-/// Redis 8.6.3.
+/// Whether threads may send a reply before the append-only file has the write.
 fn has_hasty_threads(context: &mut Context<'_>) -> bool {
-    context.is_redis_8() && context.setting("io-threads").is_none_or(|threads| threads != "1")
+    context.has_hasty_threads()
+        && context.setting("io-threads").is_none_or(|threads| threads != "1")
 }
 
-/// Warns that `appendfsync always` does not help after a crash.
+/// Whether writes go to a file that the next start does not read. A server that begins its
+/// append-only file anew, as after a full synchronisation or if a `CONFIG SET` is taken back,
+/// writes to a temporary one until the first rewrite is complete, and to none before it begins.
+fn begins_file(context: &mut Context<'_>) -> bool {
+    match context.file_state() {
+        FileState::Written => false,
+        FileState::Waits => true,
+        FileState::Rewritten => {
+            let (server, file) = (context.in_server(), temporary_file(context));
+            file.is_some() && file != process::with(server, |process| process.stale_file)
+        }
+    }
+}
+
+/// When the temporary file was last changed, if there is one.
+fn temporary_file(context: &mut Context<'_>) -> Option<SystemTime> {
+    let folder = context.setting("appenddirname")?;
+    let name = context.setting("appendfilename")?;
+    let file = Path::new(&folder).join(format!("temp-{name}.incr"));
+    file.metadata().ok()?.modified().ok()
+}
+
+/// Notes that the server has begun its file anew: at the birth of a child process, which may be the
+/// first rewrite, and from time to time, because a rewrite may have to wait for another child.
+pub(super) fn look_at_file(context: &mut Context<'_>) {
+    let server = context.in_server();
+    let relies = process::with(server, |process| process.node.is_always_durable());
+    if relies && begins_file(context) {
+        change_state(server, Change::NotAlwaysDurable);
+    }
+}
+
+/// Warns, once, that `appendfsync always` does not help after a crash.
 pub(super) fn warn_of_threads(context: &mut Context<'_>) {
-    if syncs_always(context) && has_hasty_threads(context) {
+    let warns = syncs_always(context) && has_hasty_threads(context);
+    let was_warned = process::with(context.in_server(), |process| {
+        std::mem::replace(&mut process.warned_of_threads, warns)
+    });
+    if warns && !was_warned {
         let line = "WARNING: with io-threads above 1, this server may send a reply before its \
                     append-only file has the write: after a crash the node waits, as without \
                     appendfsync always. Use io-threads 1.";

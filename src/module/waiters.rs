@@ -196,8 +196,8 @@ fn grant(
     });
     let (availability, granted) =
         process::with(server, |process| process.node.granted_calls(&next, &outcome, now));
-    if let Some(granted) = granted {
-        let shared = SharedGrant::new(granted);
+    if let (Some(granted), Ok((Acquired::Granted { ends_at, .. }, _))) = (granted, outcome) {
+        let shared = SharedGrant::new(granted, ends_at);
         for call in next.calls() {
             answer(server, call.id, Delivery::Granted(Rc::clone(&shared)));
         }

@@ -55,6 +55,11 @@ impl ServerVersion {
         self.name == "redis" && (self.major, self.minor) >= (major, minor)
     }
 
+    /// Whether this is Valkey of at least this version.
+    pub fn is_valkey_from(&self, major: u32, minor: u32) -> bool {
+        self.is_valkey() && (self.major, self.minor) >= (major, minor)
+    }
+
     /// Whether this is Valkey.
     pub fn is_valkey(&self) -> bool {
         self.name == "valkey"

@@ -628,13 +628,96 @@ fn thousands_wait_and_all_are_served_or_leave() {
     nobody_waits(&server);
 }
 
+/// Regression: the first had the reply after its lease was over, and the next was granted.
+#[test]
+fn a_grant_that_is_over_before_the_reply_can_be_sent_is_a_null() {
+    let server = Server::builder().config("enable-debug-command", "yes").start();
+    let conn = &mut server.connect();
+    assert!(ask(conn, "LOCK.ACQUIRE res A 60000").parse::<u64>().is_ok());
+    let mut clients = [("B", "200"), ("C", "60000")].map(|(token, ttl)| {
+        let before = server.info_u64("lockmod_waiters");
+        let mut client = server.connect_raw();
+        client.send(&["LOCK.ACQUIRE", "res", token, ttl, "WAIT", &LONG.to_string()]);
+        wait_until("it waits", || server.info_u64("lockmod_waiters") == before + 1);
+        client
+    });
+    for (line, said) in
+        [("MULTI", "OK"), ("LOCK.RELEASE res A", "QUEUED"), ("DEBUG SLEEP 0.5", "QUEUED")]
+    {
+        assert_eq!(ask(conn, line), said);
+    }
+    ask(conn, "EXEC");
+    assert_eq!(clients[0].read(), b"$-1\r\n");
+    assert!(clients[1].read().starts_with(b":"));
+}
+
+/// Regression: the same, of a grant to another request with the token of one that waits.
+#[test]
+fn a_grant_to_another_request_that_is_over_before_the_reply_can_be_sent_is_a_null() {
+    let server = Server::builder().config("enable-debug-command", "yes").start();
+    let conn = &mut server.connect();
+    assert!(ask(conn, "LOCK.ACQUIRE res A 60000").parse::<u64>().is_ok());
+    let mut client = server.connect_raw();
+    client.send(&["LOCK.ACQUIRE", "res", "B", "200", "WAIT", &LONG.to_string()]);
+    wait_until("it waits", || server.info_u64("lockmod_waiters") == 1);
+    let lines = ["LOCK.RELEASE res A", "LOCK.ACQUIRE res B 200", "DEBUG SLEEP 0.5"];
+    assert_eq!(ask(conn, "MULTI"), "OK");
+    for line in lines {
+        assert_eq!(ask(conn, line), "QUEUED");
+    }
+    ask(conn, "EXEC");
+    assert_eq!(client.read(), b"$-1\r\n");
+}
+
+/// Regression: a user with rules for databases was refused when its turn came.
+#[test]
+fn a_user_of_one_database_waits() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    let rule = if server_version().is_valkey_from(9, 1) { " resetdbs db=3" } else { "" };
+    assert_eq!(ask(conn, &format!("ACL SETUSER one on >pw ~* &* +@all{rule}")), "OK");
+    assert_eq!(ask(conn, "SELECT 3"), "OK");
+    assert!(ask(conn, "LOCK.ACQUIRE res A 60000").parse::<u64>().is_ok());
+    let mut client = server.connect_raw();
+    assert_eq!(client.run("AUTH one pw"), b"+OK\r\n");
+    assert_eq!(client.run("SELECT 3"), b"+OK\r\n");
+    client.send(&["LOCK.ACQUIRE", "res", "B", "60000", "WAIT", &LONG.to_string()]);
+    wait_until("it waits", || server.info_u64("lockmod_waiters") == 1);
+    assert_eq!(ask(conn, "LOCK.RELEASE res A"), "1");
+    assert!(client.read().starts_with(b":"));
+}
+
+/// Regression: the server hides a key whose expiry has passed while writes are paused, and only a
+/// transaction can pause them before its own commands. The grant was lost, with a fence of 1.
+#[test]
+fn a_transaction_that_pauses_writes_acquires_nothing() {
+    let server = Server::builder().config("enable-debug-command", "yes").start();
+    let conn = &mut server.connect();
+    let refused = "BADARG command before it in its transaction 'CLIENT PAUSE'; allowed: one \
+                   transaction for each";
+    assert_eq!(ask(conn, "DEBUG SET-ACTIVE-EXPIRE 0"), "OK");
+    assert_eq!(ask(conn, "LOCK.ACQUIRE res A 60000"), "1");
+    assert_eq!(ask(conn, "PEXPIRE res 1"), "1");
+    wait_until("it has expired", || ask(conn, "EXISTS res") == "0");
+    for command in ["LOCK.ACQUIRE res B 60000", "LOCK.EXTEND res B 60000 FENCE 1 REPAIR"] {
+        for (line, said) in
+            [("MULTI", "OK"), ("CLIENT PAUSE 50 WRITE", "QUEUED"), (command, "QUEUED")]
+        {
+            assert_eq!(ask(conn, line), said);
+        }
+        // The reply is an array, of which the client returns the error.
+        assert_eq!(ask(conn, "EXEC"), refused);
+    }
+    assert_eq!(ask(conn, "LOCK.ACQUIRE res C 60000"), "2");
+}
+
 /// Regression: Valkey from 8.1 on blocks no such client, and crashed.
 #[test]
 fn a_client_that_has_subscribed_waits_or_is_told_that_it_cannot() {
     let server = Server::start();
     let conn = &mut server.connect();
     let version = server_version();
-    let is_refused = version.is_valkey() && (version.major, version.minor) >= (8, 1);
+    let is_refused = version.is_valkey_from(8, 1);
     for subscribe in ["SUBSCRIBE c", "PSUBSCRIBE c*", "SSUBSCRIBE c"] {
         assert!(ask(conn, "LOCK.ACQUIRE res A 60000").parse::<u64>().is_ok());
         let mut client = server.connect_raw();

@@ -215,15 +215,21 @@ pub(crate) fn run<'py>(
 /// In a daemon thread it does not return once the program ends, as nothing does in Python that
 /// blocks there: an error would be a traceback at each normal exit. It is known before the wait
 /// whether this is such a thread, because the interpreter may be gone afterwards.
+///
+/// What ends the wait: a signal handler that raises, in the main thread, and an exception that
+/// another thread has thrown into this one, as some task queues do to stop their workers.
 fn wait(
     py: Python<'_>,
     call: impl Future<Output = Outcome> + Send + 'static,
 ) -> Result<Outcome, Stopped> {
     let is_daemon = is_daemon(py).map_err(Stopped::Signal)?;
-    // Signals are for the main thread.
-    let check = || match is_daemon {
-        true => Ok(()),
-        false => Python::attach(|py| py.check_signals().map_err(Stopped::Signal)),
+    // What was thrown into this thread is raised by the first function in Python that runs here.
+    let look = |py: Python<'_>| py.check_signals().and_then(|()| self::is_daemon(py)).map(drop);
+    let check = || {
+        if lockmod_host::is_ending() {
+            return Ok(());
+        }
+        Python::try_attach(look).unwrap_or(Ok(())).map_err(Stopped::Signal)
     };
     py.detach(|| {
         let outcome = lockmod_host::block_on(call, check);

@@ -1406,3 +1406,31 @@ def test_who_holds_it_is_told_without_touching_it(locker: Locker, servers: list[
         servers[2].kill()
         vote = until("it is gone", lambda: locker.info(name)[2].vote)
         assert vote.vote == "unreachable"
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_an_exception_that_is_thrown_into_a_waiting_thread_ends_its_wait(
+    locker: Locker, nodes: list[str], name: str, daemon: bool
+) -> None:
+    """Task queues stop their workers so. Regression: it came when the wait was over."""
+
+    class Stop(Exception):
+        pass
+
+    ended: list[object] = []
+
+    def wait() -> None:
+        try:
+            ended.append(Locker(nodes, timeout=2).acquire(name, wait=PATIENCE * 10))
+        except Stop:
+            ended.append(Stop)
+
+    with locker.lock(name):
+        thread = threading.Thread(target=wait, daemon=daemon)
+        thread.start()
+        until("it waits", lambda: all(told.waiters == 1 for told in locker.info(name)))
+        number = ctypes.c_ulong(thread.ident or 0)
+        assert ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(Stop)) == 1
+        thread.join(PATIENCE)
+        assert ended == [Stop]
+        until("nobody waits", lambda: all(told.waiters == 0 for told in locker.info(name)))

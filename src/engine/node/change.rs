@@ -66,8 +66,8 @@ impl Change {
     /// Whether a start after a crash no longer relies on the append-only file alone.
     const fn relies_less(&self) -> bool {
         match self {
-            Change::NotAlwaysDurable | Change::Waits { .. } => true,
-            Change::Promoted { until, .. } => until.is_some(),
+            // A promoted server may have begun its append-only file anew.
+            Change::NotAlwaysDurable | Change::Waits { .. } | Change::Promoted { .. } => true,
             Change::Begun
             | Change::NamesChanged { .. }
             | Change::LeasesRemoved { .. }

@@ -91,7 +91,6 @@ pub struct Node {
     have_names_changed: bool,
     /// The clocks by which leases are dated outside of the process.
     dating: Clocks,
-    /// Whether a start after a crash relies on the append-only file, and grants at once.
     is_always_durable: bool,
     /// When the node last looked at the wall clock.
     looked_at: Instant,

@@ -241,8 +241,7 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
 fn promised(found: Found, loaded: Loaded) -> Ceilings {
     match found {
         Found::Present(saved) if saved.is_of_boot(loaded.boot) => {
-            let latest = loaded.clocks.now.after(TTL_MAX);
-            Ceilings { lease: saved.ceilings.lease.min(latest), ..saved.ceilings }
+            Ceilings { lease: todays(&saved, loaded, saved.ceilings.lease), ..saved.ceilings }
         }
         Found::Present(saved) => Ceilings { lease: Ceilings::NONE.lease, ..saved.ceilings },
         Found::Missing | Found::Damaged => Ceilings::NONE,
@@ -310,13 +309,17 @@ fn is_stepped(saved: &Saved, loaded: Loaded) -> bool {
 /// end.
 fn todays(saved: &Saved, loaded: Loaded, instant: Instant) -> Instant {
     let latest = loaded.clocks.now.after(TTL_MAX);
-    if saved.is_of_boot(loaded.boot) {
-        return instant.min(latest);
-    }
     // After a reboot only the wall clock is left. It cannot make the wait longer than when it was
     // written.
     let length = saved.at.now.until(instant);
-    loaded.clocks.to_instant(saved.at.to_wall(instant).after(UNNOTICED), length).min(latest)
+    let dated = loaded.clocks.to_instant(saved.at.to_wall(instant).after(UNNOTICED), length);
+    match (saved.is_of_boot(loaded.boot), loaded.clocks.are_stepped_since(saved.dating)) {
+        (true, false) => instant.min(latest),
+        // Or the file comes from another machine that was resumed from the same snapshot of memory,
+        // and so has the id of the same boot.
+        (true, true) => instant.max(dated).min(loaded.clocks.now.after(length)).min(latest),
+        (false, _) => dated.min(latest),
+    }
 }
 
 impl Found {
@@ -476,7 +479,7 @@ mod tests {
         assert_eq!(recovery.floor, fence(1_000));
         let until = Instant::from_millis(40_000);
         assert_eq!(recovery.quarantine, Some((until, QuarantineReason::UncleanRestart)));
-        let late = Loaded { clocks: clocks(40_001, HOUR), ..loaded() };
+        let late = Loaded { clocks: clocks(40_001, HOUR + 30_001), ..loaded() };
         assert_eq!(recover(Found::Present(saved()), late).quarantine, None);
     }
 
@@ -485,6 +488,21 @@ mod tests {
         let stepped = Loaded { clocks: clocks(12_000, 900 * HOUR), ..loaded() };
         let (until, _) = recover(Found::Present(saved()), stepped).quarantine.unwrap();
         assert_eq!(until, Instant::from_millis(40_000));
+    }
+
+    #[test]
+    fn a_machine_that_has_the_boot_of_another_but_not_its_clock_waits_as_after_a_reboot() {
+        for now in [12_000 + HOUR, 12_000 + 30_000, 2_000, 1] {
+            let moved = Loaded { clocks: clocks(now, HOUR + 2_000), ..loaded() };
+            let (until, _) = recover(Found::Present(saved()), moved).quarantine.unwrap();
+            let left = moved.clocks.now.until(until).get();
+            assert!((28_000..=30_000).contains(&left), "{now}: {left}");
+            // The file that it writes is about its own clock.
+            let found = Found::Present(saved());
+            let recovery = recover(found, moved);
+            let next = start(found, moved, recovery, &node(5));
+            assert!(next.ceilings.lease <= moved.clocks.now.after(Millis::new(30_000)), "{now}");
+        }
     }
 
     #[test]

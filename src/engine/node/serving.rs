@@ -39,8 +39,8 @@ pub enum Effect {
 /// The answer to a blocked call whose wait ended without a grant of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parting {
-    /// Its token has the lock, by another request.
-    Fence(Fence),
+    /// Its token has the lock, by another request, until then.
+    Fence(Fence, Instant),
     /// The wait is over.
     TooLate,
     /// The node has become a replica; the client may ask its master.
@@ -187,7 +187,8 @@ impl Node {
             let answered = |call: Call| {
                 // A call that asked for longer would rely on the lease after its end.
                 let is_covered = now.after(call.ttl) <= ends_at;
-                let parting = if is_covered { Parting::Fence(fence) } else { Parting::TooLate };
+                let parting =
+                    if is_covered { Parting::Fence(fence, ends_at) } else { Parting::TooLate };
                 Effect::Part(call.id, parting)
             };
             self.effects.extend(calls.into_iter().map(answered));
@@ -421,8 +422,8 @@ impl Node {
                 return (Some(*availability), granted);
             }
             // Another request got this lease, and its sender relies on it: it is not withdrawn.
-            Ok((Acquired::Again { fence, .. }, availability)) => {
-                (Parting::Fence(*fence), Some(*availability))
+            Ok((Acquired::Again { fence, ends_at, .. }, availability)) => {
+                (Parting::Fence(*fence, *ends_at), Some(*availability))
             }
             Ok((Acquired::Held, _)) => (Parting::TooLate, None),
             Err(refusal) => {
@@ -675,8 +676,9 @@ mod tests {
     /// A call waits with the token of a ticket that asks for a shorter lease.
     #[test]
     fn a_call_is_answered_by_anothers_grant_only_if_that_lasts_as_long_as_it_asked() {
+        let ends_at = NOW.after(Millis::new(500));
         for (ttl, parting) in
-            [(500, Parting::Fence(Fence::new(2).unwrap())), (499, Parting::TooLate)]
+            [(500, Parting::Fence(Fence::new(2).unwrap(), ends_at)), (499, Parting::TooLate)]
         {
             let (mut node, mut lock) = (Node::new(), Lock::default());
             let holder = Claim { token: Token::new(b"holds", 64).unwrap(), ..claim() };
@@ -754,7 +756,8 @@ mod tests {
         let (availability, granted) = node.granted_calls(&next, &outcome, NOW);
         assert_eq!((availability, granted), (Some(node.availability(&lock, NOW)), None));
         let effects: Vec<_> = std::iter::from_fn(|| node.take_effect()).collect();
-        assert!(effects.contains(&Effect::Part(CallId(2), Parting::Fence(lock.counter()))));
+        let parting = Parting::Fence(lock.counter(), lock.until());
+        assert!(effects.contains(&Effect::Part(CallId(2), parting)));
         assert!(node.unheard.is_empty() && node.lines.waits.count() == 0);
     }
 

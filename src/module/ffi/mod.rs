@@ -15,9 +15,10 @@
 
 mod cluster;
 mod entry;
+mod functions;
 mod guarded;
 mod scan;
-mod settings;
+pub(super) mod settings;
 mod texts;
 pub(super) mod values;
 pub(super) mod waiting;
@@ -242,12 +243,6 @@ impl<'a> Context<'a> {
         unsafe {
             call!(RedisModule_Replicate(context, command, c"l".as_ptr(), floor.cast_signed()))
         };
-    }
-
-    /// Whether nothing may be sent to replicas at this moment, because writes are paused.
-    pub(super) fn must_not_replicate(&self) -> bool {
-        // SAFETY: takes nothing.
-        unsafe { call!(RedisModule_AvoidReplicaTraffic()) != 0 }
     }
 
     /// Sends the reply to `LOCK.INFO`.

@@ -10,6 +10,17 @@ use crate::engine::{Fence, Heartbeat, Replicas};
 use crate::wire::spec::c_names;
 use crate::wire::{fact, node_info};
 
+/// What becomes of the server's append-only file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::module) enum FileState {
+    /// It gets every write.
+    Written,
+    /// A child process writes a new one.
+    Rewritten,
+    /// It is off, or will be rewritten later: if it is new, no write goes to it until then.
+    Waits,
+}
+
 /// What the server reports about its replicas. The server only reads.
 pub(in crate::module) fn replicas(_: InServer<'_>) -> Replicas {
     // SAFETY: without a context, the data is ours, and is freed once; the names are terminated.
@@ -110,19 +121,47 @@ impl Context<'_> {
         (status == OK).then_some(figure)
     }
 
-    /// Whether this is Redis 8 or newer. (Valkey reports that it is like Redis 7.)
-    pub(in crate::module) fn is_redis_8(&self) -> bool {
+    /// Whether nothing may be sent to replicas at this moment, because writes are paused.
+    pub(in crate::module) fn must_not_replicate(&self) -> bool {
+        // SAFETY: takes nothing.
+        unsafe { call!(RedisModule_AvoidReplicaTraffic()) != 0 }
+    }
+
+    /// Whether a server of this kind, if it has threads for its connections, may send a reply
+    /// before its append-only file has the write: seen with Redis 8.6.3 and Valkey 9.1.2, and not
+    /// with Redis 7 and Valkey 8.
+    pub(in crate::module) fn has_hasty_threads(&self) -> bool {
+        // Valkey also reports that it is like a Redis 7.
+        match (self.major(c"valkey_version"), self.major(c"redis_version")) {
+            (Some(valkey), _) => valkey != 8,
+            (None, redis) => redis != Some(7),
+        }
+    }
+
+    /// The first number of a version in INFO.
+    fn major(&self, field: &CStr) -> Option<u32> {
         // SAFETY: the context lasts as long as `self`; the data is ours, and is freed once, after
         // the text in it was read.
-        let major = unsafe {
+        unsafe {
             let data = call!(RedisModule_GetServerInfo(self.raw.as_ptr(), c"server".as_ptr()));
-            let text = call!(RedisModule_ServerInfoGetFieldC(data, c"redis_version".as_ptr()));
+            let text = call!(RedisModule_ServerInfoGetFieldC(data, field.as_ptr()));
             let text = (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy());
-            let major = text.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
+            let major = text.and_then(|text| text.split('.').next()?.parse().ok());
             call!(RedisModule_FreeServerInfo(self.raw.as_ptr(), data));
             major
-        };
-        major.is_some_and(|major| major >= 8)
+        }
+    }
+
+    /// What the server does with its append-only file.
+    pub(in crate::module) fn file_state(&self) -> FileState {
+        let is = |field| self.figure(c"persistence", field) != Some(0);
+        if is(c"aof_rewrite_in_progress") {
+            FileState::Rewritten
+        } else if is(c"aof_rewrite_scheduled") || !is(c"aof_enabled") {
+            FileState::Waits
+        } else {
+            FileState::Written
+        }
     }
 
     /// Whether the whole data set is on disk, as far as the server knows.

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use redis_module::raw;
 use rustix::io::Errno;
 
+use super::functions::check_permissions;
 use super::{Args, Context, InServer, Key, OK, call, guard_in_server, is_done, slice, string};
 use crate::engine::Millis;
 use crate::wire::outcome::AcquireReply;
@@ -320,8 +321,14 @@ impl KeyName {
         };
     }
 
-    /// Whether the access rules allow this user to acquire the lock.
-    pub(in crate::module) fn may_be_acquired(&self, _: &mut Context<'_>, user: &[u8]) -> bool {
+    /// Whether the access rules allow this user to acquire the lock. The context's database must be
+    /// that of the lock.
+    pub(in crate::module) fn may_be_acquired(
+        &self,
+        context: &mut Context<'_>,
+        user: &[u8],
+    ) -> bool {
+        let database = context.database() as c_int;
         let (command, user) = (string(spec::ACQUIRE.as_bytes()), string(user));
         let (token, ttl) = (string(b"-"), string(b"1"));
         // SAFETY: strings and user are ours, and each is freed once; the name is alive. The server
@@ -331,11 +338,12 @@ impl KeyName {
             let mut arguments = [command, self.raw, token, ttl];
             let count = arguments.len() as c_int;
             let may = !known.is_null() && {
-                let check = call!(RedisModule_ACLCheckCommandPermissions(
-                    known,
-                    arguments.as_mut_ptr(),
-                    count
-                ));
+                let start = arguments.as_mut_ptr();
+                // Without the database, a server that has rules for databases refuses.
+                let check = match check_permissions() {
+                    Some(check) => check(known, start, count, database, null_mut()),
+                    None => call!(RedisModule_ACLCheckCommandPermissions(known, start, count)),
+                };
                 call!(RedisModule_FreeModuleUser(known));
                 check == OK
             };

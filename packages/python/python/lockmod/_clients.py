@@ -92,6 +92,8 @@ def _server(client: object) -> Server:
 def _settings(client: object) -> tuple[Any, type, _Settings]:
     """The pool of a client, the class of its connections, and their settings."""
     pool: Any = getattr(client, "connection_pool", None)
+    if pool is None and _is(_class(client), "RedisCluster", "ValkeyCluster"):
+        raise _Unclear("it is for a Cluster, which has many")
     if pool is None:
         raise _Unclear("it has no connection_pool for one server")
     kind = _class(pool)

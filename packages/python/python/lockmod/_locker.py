@@ -121,7 +121,8 @@ class Locker(Single):
     - `max_hold`: the longest total time that a lease may be held; others get the lock when the last
       ttl has passed, or at the release.
     - `timeout`: how long to wait for each node's answer: a twentieth of the ttl, at least 50 ms
-      and at most 500 ms, unless given.
+      and at most 500 ms, unless given. A node that was silent for some seconds is not waited for
+      until it answers again; meanwhile its vote is `timed_out` at once.
     - `lost_margin`: how long before its end a lease counts as lost: a tenth of the ttl, at most
       1 s, unless given. At most about a third of the ttl, so that as long is left for a renewal.
     - `max_ttl`: the nodes' `lockmod.max-ttl`, if it is not a day. (In a Cluster, and with

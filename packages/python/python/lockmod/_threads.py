@@ -33,7 +33,7 @@ def start(run: Callable[[], None], name: str, *, daemon: bool) -> None:
 
 def as_here(callback: Callable[[T], object]) -> Callable[[T], object]:
     """The callback, for such a thread: it finds blocked what this thread blocks now, and so do the
-    processes that it starts. What the program keeps pending stays so.
+    processes that it starts. What is pending when it begins stays so.
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
@@ -47,8 +47,10 @@ def as_here(callback: Callable[[T], object]) -> Callable[[T], object]:
 @contextmanager
 def _blocking(signals: Iterable[signal.Signals | int]) -> Generator[None, None, None]:
     """Blocks these signals in this thread, and no others."""
-    before = signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        # A handler that raises here has the mask changed already.
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

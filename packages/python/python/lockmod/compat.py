@@ -4,9 +4,10 @@
     from lockmod.compat import AsyncLock   # was: from redis.asyncio.lock import Lock
 
 `redis` may be a client of redis-py or valkey-py, also one for a master under Sentinel, whose server
-needs the module; a list of clients or URLs, which makes a quorum; or a `lockmod.Locker`. The errors
-are redis-py's, or valkey-py's if only that is installed. As there, a lock ends `timeout` seconds
-after it was acquired unless it is extended, and stays until then unless it is released.
+needs the module; a list of clients or URLs, which makes a quorum; or a `lockmod.Locker`. For a
+Cluster give its URL, `redis+cluster://host:port,host:port`, and not its client. The errors are
+redis-py's, or valkey-py's if only that is installed. As there, a lock ends `timeout` seconds after
+it was acquired unless it is extended, and stays until then unless it is released.
 
 What differs, by design:
 
@@ -25,6 +26,8 @@ What differs, by design:
   refused a connection is tried again after 10 ms to half a second; until then it counts as one
   that does. If the nodes are lost later, while another holds the lock, the wait goes on until they
   are back, and raises only at its end. It also waits while nodes are in quarantine after a restart.
+- A node that was silent for some seconds is not waited for until it answers again: meanwhile, and
+  at the first call after that, it counts as one that does not answer.
 - After `gevent.monkey.patch_all()` a `Lock` polls, with `sleep` between its tries, because a waiter
   in line would stop all greenlets, the holder too. Each call still stops them until the nodes have
   answered.
@@ -590,14 +593,16 @@ class AsyncLock(_Base):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        guard: AsyncGuard | None = None
+        has_looked, guard = False, None
         try:
             guard = self._guard()
+            has_looked = True
             with self._leaving(error):
                 await self.release()
         except BaseException:
             # Also after a signal handler that raises. After a release this does nothing.
-            guard = guard or self._guard()
+            if not has_looked:
+                guard = self._guard()
             if guard is not None:
                 self._give_up(guard)
             raise

@@ -6,11 +6,12 @@ use std::ptr::read;
 
 use redis_module::raw;
 
-use super::{at_once, is_valkey};
+use super::at_once;
 use crate::engine::{MoveAtOnce, SlotRuns};
 use crate::module::ffi::cluster::MESSAGE;
+use crate::module::ffi::functions::is_valkey;
 use crate::module::ffi::{Context, OK, call, guard_in_server, slice};
-use crate::module::{events, slots};
+use crate::module::{events, slots, start};
 
 type Callback =
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
@@ -26,6 +27,7 @@ const SUBSCRIPTIONS: &[(u64, Callback)] = &[
     (raw::REDISMODULE_EVENT_SHUTDOWN, on_shutdown),
     (raw::REDISMODULE_EVENT_CLIENT_CHANGE, on_client),
     (raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica),
+    (raw::REDISMODULE_EVENT_FORK_CHILD, on_fork),
 ];
 
 /// With these events Redis from 8.4 on reports the progress of a move of slots at once, and that it
@@ -213,6 +215,18 @@ unsafe extern "C" fn on_config(
 ) {
     // SAFETY: the server passes a context that lasts for this callback.
     unsafe { Context::enter(context, "a change of settings", events::configured) };
+}
+
+unsafe extern "C" fn on_fork(
+    context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    if subevent == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN {
+        // SAFETY: the server passes a context that lasts for this callback.
+        unsafe { Context::enter(context, "a child process", start::look_at_file) };
+    }
 }
 
 unsafe extern "C" fn on_role(

@@ -6,12 +6,13 @@ mod events;
 mod locks;
 mod options;
 
-use std::ffi::{CString, c_char, c_int, c_ulonglong, c_void};
+use std::ffi::{CString, c_char, c_int, c_ulonglong};
 use std::ptr::{null, null_mut};
 
 use redis_module::raw;
 
 use crate::module::events as module_events;
+use crate::module::ffi::functions::is_valkey;
 use crate::module::ffi::waiting::detached;
 use crate::module::ffi::{
     Args, Context, InServer, Level, OK, c_string, call, catch, guard, guard_in_server, waiting,
@@ -120,19 +121,6 @@ const NO_IMPLICIT_SIGNAL_MODIFIED: u32 = 1 << 1;
 /// From Valkey 9.0, which moves no slots without it. The module can apply facts about locks before
 /// the node has their slots.
 const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
-
-/// Whether the server is a Valkey, which also offers its functions under its own names.
-fn is_valkey() -> bool {
-    let mut function: *mut c_void = null_mut();
-    // SAFETY: a plain read of a pointer that loading has set; the name is terminated, and the
-    // server writes one pointer to the given place.
-    unsafe {
-        raw::RedisModule_GetApi.is_some_and(|get| {
-            let name = c"ValkeyModule_SetModuleOptions".as_ptr();
-            get(name, (&raw mut function).cast()) == OK
-        })
-    }
-}
 
 /// # Safety
 /// `context` must be the one that the server loads the module with.
