@@ -156,14 +156,19 @@ class _Reader:
     closed: a task that still waits may be kept for longer.
     """
 
+    _port: LoopPort | None = None
+
     def __init__(self, port: LoopPort) -> None:
         self._port = port
 
     def __call__(self) -> None:
-        self._port.take()
+        if self._port is not None:
+            self._port.take()
 
     def __del__(self) -> None:
-        self._port.close()
+        # It has none if a signal handler has raised before.
+        if self._port is not None:
+            self._port.close()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:
