@@ -387,7 +387,7 @@ export class LockError extends Error {
    * at most `timeout`.
    */
   readonly waited: number | undefined
-  /** For an acquisition, how often all nodes were asked. */
+  /** For an acquisition, how many attempts it made. */
   readonly attempts: number | undefined
   /**
    * Whether the same call may succeed later without a manual repair. Not that of a release: what

@@ -34,6 +34,10 @@ const PLACE_MS = '2000'
  * as long as the others may be a quorum.
  */
 const FAR = 4 * 7 * 86_400 * 1e6
+/** These errors say that a node does not carry out the command now. */
+const LATER = new RegExp(
+  '^(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|STATEFILE|TRYAGAIN)\\b',
+)
 /** How many commands may wait for one node that does not answer; more of them fail at once. */
 const QUEUE_MAX = 1000
 
@@ -348,13 +352,18 @@ export class QuorumLocker {
     return this.nodes[node].sendCommand(command, { abortSignal: signal }).catch((error) => error)
   }
 
-  /** Repeats a release until it is answered, even over a new connection, or the lease has ended. */
+  /**
+   * Repeats a release until it is answered, even over a new connection, or the lease has ended. A
+   * node that does not serve at present is asked again.
+   */
   async owe(node, command) {
     const ended = AbortSignal.timeout(this.ttl)
     for (;;) {
       const reply = await this.send(node, command, ended)
-      const isAnswered = !(reply instanceof Error) || reply instanceof ErrorReply
+      const isLater = reply instanceof ErrorReply && LATER.test(reply.message)
+      const isAnswered = !(reply instanceof Error) || (reply instanceof ErrorReply && !isLater)
       if (isAnswered || ended.aborted || !this.nodes[node].isOpen) return reply
+      if (isLater) await sleep(PAUSE)
     }
   }
 

@@ -28,9 +28,9 @@ const LISTS: [List; 11] = [
         path: "src/client/settings.rs",
         parts: &[("\nimpl LockerBuilder {", "\n}\n")],
         around: ("pub fn ", "(mut self"),
-        // The packages have the nodes as an argument of its own, the unit of their language, and
-        // the names of files.
-        others: &["node", "lengths_in", "root_certificates"],
+        // The packages have the nodes as an argument of its own, the unit of their language, the
+        // names of files, and always the line.
+        others: &["node", "lengths_in", "root_certificates", "client_certificate", "without_line"],
         is_camel_case: false,
     },
     List {
@@ -154,9 +154,12 @@ impl List {
     /// The options that it has in this text.
     fn options(&self, text: &str) -> BTreeSet<String> {
         let name = |item: &str| {
+            let item = item.replace("pub const fn ", "pub fn ");
             let rest = item.trim().trim_start_matches("- ").strip_prefix(self.around.0)?;
             let end = rest.find(|c: char| c != '_' && !c.is_alphanumeric()).unwrap_or(rest.len());
-            let is_name = end > 0 && rest[end..].starts_with(self.around.1);
+            // The arguments of a function may be on lines of their own.
+            let is_long = &rest[end..] == "(" && self.around.1.starts_with('(');
+            let is_name = end > 0 && (rest[end..].starts_with(self.around.1) || is_long);
             is_name.then(|| rest[..end].to_owned())
         };
         let parts = self.places(text).into_iter().map(|(start, end)| &text[start..end]);

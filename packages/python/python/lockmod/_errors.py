@@ -69,7 +69,7 @@ class LockError(Exception):
     """For an acquisition, how long it tried, in seconds. The nodes are asked afterwards who holds
     the lock, for at most `timeout`."""
     attempts: int | None = None
-    """For an acquisition, how often all nodes were asked."""
+    """For an acquisition, how many attempts it made."""
 
 
 class HeldError(LockError):
