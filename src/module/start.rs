@@ -23,7 +23,7 @@ use crate::wire::slots::read_shares;
 use crate::wire::spec::Command;
 
 /// How often a node that relies on its append-only file looks whether the server writes it.
-const LOOK_AT_FILE: Millis = Millis::new(500);
+const LOOK_AT_FILE: Millis = Millis::new(100);
 
 /// Notes that the server has read a data set.
 pub(super) fn data_set_read(server: InServer<'_>) {
@@ -54,7 +54,9 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
                     value to change it";
         context.log(Level::Notice, line);
     }
-    let stale_file = temporary_file(context);
+    // One that is in use now was not left by a crash: the module is loaded while the server runs.
+    let is_in_use = context.file_state() == FileState::Rewritten;
+    let stale_file = if is_in_use { None } else { temporary_file(context) };
     let shares = is_in_cluster.then(|| context.cluster_nodes()).flatten();
     process::with(server, |process| {
         process.shares_at_load = shares.map(|text| read_shares(&text));
@@ -209,9 +211,8 @@ pub(super) fn configured(context: &mut Context<'_>) {
     look_at_folder(context);
     look_at_port(context);
     warn_of_threads(context);
-    let has_state = process::with(server, |process| process.state.is_some());
-    if has_state && !is_always_durable(context) {
-        change_state(server, Change::NotAlwaysDurable);
+    if relies_on_file(server) && !is_always_durable(context) {
+        rely_less(context);
     }
 }
 
@@ -385,10 +386,20 @@ fn temporary_file(context: &mut Context<'_>) -> Option<SystemTime> {
 /// Notes that the server has begun its file anew: at the birth of a child process, which may be the
 /// first rewrite, and from time to time, because a rewrite may have to wait for another child.
 pub(super) fn look_at_file(context: &mut Context<'_>) {
-    let server = context.in_server();
-    let relies = process::with(server, |process| process.node.is_always_durable());
-    if relies && begins_file(context) {
-        change_state(server, Change::NotAlwaysDurable);
+    if relies_on_file(context.in_server()) && begins_file(context) {
+        rely_less(context);
+    }
+}
+
+fn relies_on_file(server: InServer<'_>) -> bool {
+    process::with(server, |process| process.node.is_always_durable())
+}
+
+fn rely_less(context: &mut Context<'_>) {
+    if change_state(context.in_server(), Change::NotAlwaysDurable) {
+        let line = "the append-only file may lack a write from now on: after a crash the node \
+                    waits, as without appendfsync always, until it has been started again";
+        context.log(Level::Notice, line);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a restart costs: a quarantine only if something may have been forgotten.
 
-use crate::common::{Server, server_version, wait_until};
+use crate::common::{Server, module_path, server_version, wait_until};
 use crate::{LEASE_BLOCK_MS, acquire, first_grant, granted, quarantine_left, release};
 
 fn without_persistence() -> crate::common::Server {
@@ -302,6 +302,22 @@ fn a_server_that_waits_to_begin_its_file_anew_is_not_trusted_with_every_write() 
     assert!(waits_after_a_crash(&mut server));
 }
 
+/// Regression: the temporary file in use was taken for one that a crash had left.
+#[test]
+fn a_server_that_loads_the_module_while_it_begins_its_file_is_not_trusted_with_every_write() {
+    let module = format!("loadmodule {}", module_path().display());
+    let builder = slow_to_rewrite().without_module().config("enable-module-command", "yes");
+    let mut server = builder.start();
+    fill(&server);
+    for value in ["no", "yes"] {
+        server.run(&format!("CONFIG SET appendonly {value}")).expect("set");
+    }
+    server.run(&format!("MODULE LOAD {}", module_path().display())).expect("loaded");
+    assert!(rewrites(&server));
+    server.reconfigure(|builder| builder.config_line(&module));
+    assert!(waits_after_a_crash(&mut server));
+}
+
 /// Regression: it was.
 #[test]
 fn a_server_that_began_its_file_anew_is_not_trusted_with_every_write() {
@@ -309,6 +325,7 @@ fn a_server_that_began_its_file_anew_is_not_trusted_with_every_write() {
     fill(&server);
     begin_file_anew(&server);
     assert!(rewrites(&server));
+    assert!(server.log().contains("the append-only file may lack a write from now on"));
     assert!(waits_after_a_crash(&mut server));
     // What that crash has left takes nothing away from later starts.
     first_grant(&server, "another", "next");
