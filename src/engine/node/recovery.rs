@@ -148,11 +148,17 @@ pub fn recover(found: Found, loaded: Loaded) -> Recovery {
         // No state file and no lock: the first start. Nothing can have been forgotten.
         Found::Missing if loaded.lock_count == 0 => Recovery::at_once(loaded.highest),
         Found::Missing | Found::Damaged => lost,
-        Found::Present(saved) if saved.was_replica && !loaded.is_replica => Recovery {
-            nothing_is_carried: saved.nothing_counts(loaded),
-            prolong: UNNOTICED,
-            ..promote(loaded.clocks, saved.ceilings.fence.max(loaded.highest), loaded.max_ttl)
-        },
+        Found::Present(saved) if saved.was_replica && !loaded.is_replica => {
+            let highest = saved.ceilings.fence.max(loaded.highest);
+            let promoted = promote(loaded.clocks, highest, loaded.max_ttl);
+            let waits = [promoted.quarantine, wait(&saved, loaded)].into_iter().flatten();
+            Recovery {
+                quarantine: waits.max_by_key(|(until, _)| *until),
+                nothing_is_carried: saved.nothing_counts(loaded),
+                prolong: UNNOTICED,
+                ..promoted
+            }
+        }
         Found::Present(saved) => Recovery {
             // Even after a clean stop: the data set may be older than the one that was saved.
             floor: saved.ceilings.fence.max(loaded.highest),
@@ -200,6 +206,13 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
         Found::Present(saved) if saved.is_of_boot(loaded.boot) => Some(saved),
         Found::Present(_) | Found::Missing | Found::Damaged => None,
     };
+    // A start without a quarantine may be followed by one with older data, and a quarantine.
+    let still_nothing_counts = match found {
+        Found::Present(saved) if saved.nothing_counts(loaded) => {
+            todays(&saved, loaded, saved.nothing_counts_until)
+        }
+        Found::Present(_) | Found::Missing | Found::Damaged => Instant::default(),
+    };
     let longest = node.longest().after(recovery.prolong);
     let used = Ceilings { fence: recovery.floor.max(node.highest()), lease: longest };
     Saved {
@@ -225,8 +238,8 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
         was_stepped: false,
         was_replica: loaded.is_replica,
         nothing_counts_until: match recovery.quarantine {
-            Some((until, _)) if recovery.nothing_counts => until,
-            Some(_) | None => Instant::default(),
+            Some((until, _)) if recovery.nothing_counts => until.max(still_nothing_counts),
+            Some(_) | None => still_nothing_counts,
         },
         longest: node
             .authority()
@@ -313,12 +326,14 @@ fn todays(saved: &Saved, loaded: Loaded, instant: Instant) -> Instant {
     // written.
     let length = saved.at.now.until(instant);
     let dated = loaded.clocks.to_instant(saved.at.to_wall(instant).after(UNNOTICED), length);
-    match (saved.is_of_boot(loaded.boot), loaded.clocks.are_stepped_since(saved.dating)) {
-        (true, false) => instant.min(latest),
-        // Or the file comes from another machine that was resumed from the same snapshot of memory,
-        // and so has the id of the same boot.
-        (true, true) => instant.max(dated).min(loaded.clocks.now.after(length)).min(latest),
-        (false, _) => dated.min(latest),
+    if saved.is_dated_here(loaded) {
+        instant.min(latest)
+    } else if saved.is_of_boot(loaded.boot) {
+        // The wall clock was stepped, or the file comes from another machine that was resumed from
+        // the same snapshot of memory, and so has the id of the same boot.
+        instant.max(dated).min(loaded.clocks.now.after(length)).min(latest)
+    } else {
+        dated.min(latest)
     }
 }
 
@@ -347,9 +362,9 @@ impl Found {
         }
     }
 
-    /// Whether the node has stopped cleanly in this boot.
-    pub(super) fn has_stopped_in(&self, boot: u64) -> bool {
-        matches!(self, Found::Present(saved) if saved.stop.is_some() && saved.is_of_boot(boot))
+    /// Whether the node has stopped cleanly in this boot, by the same clocks.
+    pub(super) fn has_stopped_here(&self, loaded: Loaded) -> bool {
+        matches!(self, Found::Present(saved) if saved.stop.is_some() && saved.is_dated_here(loaded))
     }
 
     /// Whether a master of a Cluster that starts with this, and need not wait, knows until when
@@ -357,7 +372,7 @@ impl Found {
     pub(super) fn goes_on(&self, loaded: Loaded) -> bool {
         let Found::Present(saved) = self else { return false };
         let stopped_as_master = !saved.was_replica && !saved.doubts;
-        stopped_as_master && !loaded.is_replica && self.has_stopped_in(loaded.boot)
+        stopped_as_master && !loaded.is_replica && self.has_stopped_here(loaded)
     }
 
     /// The clocks by which to read this node's dates in boot `boot`; `None` if only the present
@@ -382,6 +397,12 @@ impl Saved {
     fn nothing_counts(&self, loaded: Loaded) -> bool {
         self.nothing_counts_until > self.at.now
             && todays(self, loaded, self.nothing_counts_until) >= loaded.clocks.now
+    }
+
+    /// Whether its instants are on the monotonic clock of this machine in this boot, as far as a
+    /// wall clock that was not stepped since can tell.
+    fn is_dated_here(&self, loaded: Loaded) -> bool {
+        self.is_of_boot(loaded.boot) && !loaded.clocks.are_stepped_since(self.dating)
     }
 
     /// Whether the ends of all leases that may stand in the data set are known to the millisecond.
@@ -829,6 +850,36 @@ mod tests {
         let recovery = recover(Found::Present(saved()), loaded());
         let written = start(Found::Present(saved()), loaded(), recovery, &node);
         assert_eq!(written.nothing_counts_until, Instant::default());
+    }
+
+    /// Regression: then leases counted that an older data set had brought back.
+    #[test]
+    fn that_nothing_counts_is_kept_by_a_start_that_need_not_wait() {
+        let before = Saved {
+            nothing_counts_until: Instant::from_millis(30_000),
+            stop: stopped(true),
+            ..saved()
+        };
+        let recovery = recover(Found::Present(before), loaded());
+        assert_eq!(recovery.quarantine, None);
+        let written = start(Found::Present(before), loaded(), recovery, &node(20_000));
+        assert_eq!(written.nothing_counts_until, Instant::from_millis(30_000));
+        let older = Loaded { inventory: inventory(2), ..loaded() };
+        let recovery = recover(Found::Present(Saved { stop: stopped(true), ..written }), older);
+        assert!(recovery.quarantine.is_some() && recovery.nothing_counts, "{recovery:?}");
+    }
+
+    /// Regression: it waited for `lockmod.max-ttl` only, which had been lowered meanwhile.
+    #[test]
+    fn a_former_replica_waits_for_what_its_own_file_promises_too() {
+        let mut before = Saved { was_replica: true, ..saved() };
+        for (lease, until) in [(40_000, 72_000), (100_000, 100_000)] {
+            before.ceilings.lease = Instant::from_millis(lease);
+            let recovery = recover(Found::Present(before), loaded());
+            let waits = recovery.quarantine.map(|(until, _)| until);
+            assert_eq!(waits, Some(Instant::from_millis(until)));
+            assert!(recovery.nothing_counts);
+        }
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl Node {
             recovery.quarantine = waits.max_by_key(|(until, _)| *until);
         }
         let goes_on = found.goes_on(loaded) && recovery.quarantine.is_none();
-        let is_same_clock = found.has_stopped_in(loaded.boot);
+        let is_same_clock = found.has_stopped_here(loaded);
         self.slots.iter_mut().for_each(|slots| {
             slots.starts((goes_on, is_same_clock), loaded.clocks.now);
         });
@@ -458,6 +458,9 @@ mod tests {
         assert!(!goes_on(Saved { was_replica: true, ..saved }, master));
         assert!(!goes_on(Saved { doubts: true, ..saved }, master));
         assert!(!goes_on(saved, Loaded { boot: 8, ..master }), "by another clock");
+        let wall = UnixTime::from_millis(master.clocks.wall.as_millis() + 1_001);
+        let stepped = Loaded { clocks: Clocks { wall, ..master.clocks }, ..master };
+        assert!(!goes_on(saved, stepped), "perhaps by another clock");
         assert!(!goes_on(saved, loaded(1, true)), "its master decides");
     }
 

@@ -81,9 +81,12 @@ impl Statement {
         }
     }
 
-    /// What to write at this time; `None` if the file already contains it.
+    /// What to write at this time; `None` if the file already contains it. (Ceilings that were
+    /// lowered and raised again, without a write in between, are written again: a write that failed
+    /// or goes on may have put the lower ones there.)
     pub fn draft(&self, at: Clocks) -> Option<Draft> {
-        if !self.is_behind() && self.written == Some(self.wanted.ceilings) {
+        let wanted = self.wanted.ceilings;
+        if !self.is_behind() && self.written == Some(wanted) && self.allowed == wanted {
             return None;
         }
         // A step may not have been noticed yet: then earlier leases are dated by another clock.
@@ -307,6 +310,21 @@ mod tests {
             }
             node.crash(Disk::Works);
         }
+    }
+
+    /// Regression: nothing was written, and nothing allowed, so the server asked without end.
+    #[test]
+    fn ceilings_that_are_raised_again_after_a_lowering_that_was_not_written_are_written() {
+        let mut node = Node::start(None, 1_000, false, Disk::Works);
+        let lease = Instant::from_millis(100_000);
+        node.statement.raise(Ceilings { fence: Fence::ZERO, lease });
+        assert!(node.write(Disk::Works));
+        let before = node.statement.allowed();
+        node.statement.lower(Instant::from_millis(50_000));
+        assert!(!node.write(Disk::Refuses));
+        node.statement.raise(before);
+        assert!(node.write(Disk::Works));
+        assert_eq!(node.statement.allowed(), before);
     }
 
     #[test]
