@@ -386,7 +386,11 @@ fn temporary_file(context: &mut Context<'_>) -> Option<SystemTime> {
 /// Notes that the server has begun its file anew: at the birth of a child process, which may be the
 /// first rewrite, and from time to time, because a rewrite may have to wait for another child.
 pub(super) fn look_at_file(context: &mut Context<'_>) {
-    if relies_on_file(context.in_server()) && begins_file(context) {
+    let server = context.in_server();
+    // Nothing is granted while a change is not in the state file.
+    let is_behind =
+        |process: &mut Process| process.state.as_ref().is_some_and(StateFile::is_behind);
+    if relies_on_file(server) && !process::with(server, is_behind) && begins_file(context) {
         rely_less(context);
     }
 }

