@@ -130,7 +130,7 @@ fn a_folder_that_is_set_again_is_no_other_folder() {
 fn a_node_whose_port_was_changed_waits_after_a_crash() {
     let mut server = without_persistence();
     let first_port = server.port();
-    granted(&server, "lock", "before", 1);
+    granted(&server, "another", "before", 1);
     server.change_port();
     server.change_port();
     let fence = granted(&server, "lock", "holder", 60_000);
