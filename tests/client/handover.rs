@@ -91,7 +91,10 @@ async fn holder_after_a_wait(nodes: &[Server], holder: &Locker) -> Guard {
     let waiter = wait_with(holder);
     until("it stands in line", || have_in_line(nodes, "a", 1)).await;
     guard.release().await.unwrap();
-    waiter.await.unwrap().unwrap()
+    let guard = waiter.await.unwrap().unwrap();
+    // It says that it hands over only to nodes whose answers it has had.
+    holder.settle().await;
+    guard
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
