@@ -189,15 +189,15 @@ impl LeaseV1 {
         // Machines that were resumed from one snapshot of memory have the id of one boot.
         let is_stepped = clocks.are_stepped_since(Clocks { now: exact, wall });
         let (ends_at, is_misdated) = if is_of_boot && !is_stepped {
-            // Now is never earlier than when it was written, unless on another machine.
-            (exact.min(clocks.now.after(left)), false)
+            (exact, false)
         } else {
             let dated = clocks.to_instant(wall, left);
             let ends_at = if is_of_boot { dated.max(exact) } else { dated };
-            (ends_at.min(clocks.now.after(left)), clocks.shortens(wall, left))
+            (ends_at, clocks.shortens(wall, left))
         };
-        // No node grants a longer lease, whatever the bytes contain.
-        let ends_at = ends_at.min(clocks.now.after(TTL_MAX));
+        // Now is never earlier than when it was written, unless on another machine. And no node
+        // grants a longer lease, whatever the bytes contain.
+        let ends_at = ends_at.min(clocks.now.after(left.min(TTL_MAX)));
         let is_provisional = self.is_provisional || is_misdated;
         Ok(Lease { token, fence, ends_at, label: &self.label, mode, is_provisional })
     }

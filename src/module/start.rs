@@ -357,7 +357,7 @@ fn syncs_always(context: &mut Context<'_>) -> bool {
 
 /// Whether threads may send a reply before the append-only file has the write.
 fn has_hasty_threads(context: &mut Context<'_>) -> bool {
-    context.has_hasty_threads()
+    context.threads_may_reply_early()
         && context.setting("io-threads").is_none_or(|threads| threads != "1")
 }
 

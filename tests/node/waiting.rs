@@ -634,21 +634,14 @@ fn a_grant_that_is_over_before_the_reply_can_be_sent_is_a_null() {
     let server = Server::builder().config("enable-debug-command", "yes").start();
     let conn = &mut server.connect();
     assert!(ask(conn, "LOCK.ACQUIRE res A 60000").parse::<u64>().is_ok());
-    let mut clients = [("B", "200"), ("C", "60000")].map(|(token, ttl)| {
-        let before = server.info_u64("lockmod_waiters");
-        let mut client = server.connect_raw();
-        client.send(&["LOCK.ACQUIRE", "res", token, ttl, "WAIT", &LONG.to_string()]);
-        wait_until("it waits", || server.info_u64("lockmod_waiters") == before + 1);
-        client
-    });
-    for (line, said) in
-        [("MULTI", "OK"), ("LOCK.RELEASE res A", "QUEUED"), ("DEBUG SLEEP 0.5", "QUEUED")]
-    {
-        assert_eq!(ask(conn, line), said);
-    }
+    let mut first = server.connect_raw();
+    wait_by(&server, &mut first, &["LOCK.ACQUIRE", "res", "B", "200", "WAIT", "60000"]);
+    let mut second = waiter(&server, "C", LONG);
+    let lines = [("MULTI", "OK"), ("LOCK.RELEASE res A", "QUEUED"), ("DEBUG SLEEP 0.5", "QUEUED")];
+    ask_all(conn, &lines);
     ask(conn, "EXEC");
-    assert_eq!(clients[0].read(), b"$-1\r\n");
-    assert!(clients[1].read().starts_with(b":"));
+    assert_eq!(first.read(), b"$-1\r\n");
+    assert!(second.read().starts_with(b":"));
 }
 
 /// Regression: the same, of a grant to another request with the token of one that waits.
@@ -658,13 +651,9 @@ fn a_grant_to_another_request_that_is_over_before_the_reply_can_be_sent_is_a_nul
     let conn = &mut server.connect();
     assert!(ask(conn, "LOCK.ACQUIRE res A 60000").parse::<u64>().is_ok());
     let mut client = server.connect_raw();
-    client.send(&["LOCK.ACQUIRE", "res", "B", "200", "WAIT", &LONG.to_string()]);
-    wait_until("it waits", || server.info_u64("lockmod_waiters") == 1);
-    let lines = ["LOCK.RELEASE res A", "LOCK.ACQUIRE res B 200", "DEBUG SLEEP 0.5"];
-    assert_eq!(ask(conn, "MULTI"), "OK");
-    for line in lines {
-        assert_eq!(ask(conn, line), "QUEUED");
-    }
+    wait_by(&server, &mut client, &["LOCK.ACQUIRE", "res", "B", "200", "WAIT", "60000"]);
+    ask_all(conn, &[("MULTI", "OK"), ("LOCK.RELEASE res A", "QUEUED")]);
+    ask_all(conn, &[("LOCK.ACQUIRE res B 200", "QUEUED"), ("DEBUG SLEEP 0.5", "QUEUED")]);
     ask(conn, "EXEC");
     assert_eq!(client.read(), b"$-1\r\n");
 }
@@ -681,8 +670,7 @@ fn a_user_of_one_database_waits() {
     let mut client = server.connect_raw();
     assert_eq!(client.run("AUTH one pw"), b"+OK\r\n");
     assert_eq!(client.run("SELECT 3"), b"+OK\r\n");
-    client.send(&["LOCK.ACQUIRE", "res", "B", "60000", "WAIT", &LONG.to_string()]);
-    wait_until("it waits", || server.info_u64("lockmod_waiters") == 1);
+    wait(&server, &mut client, "B", LONG);
     assert_eq!(ask(conn, "LOCK.RELEASE res A"), "1");
     assert!(client.read().starts_with(b":"));
 }
@@ -700,11 +688,7 @@ fn a_transaction_that_pauses_writes_acquires_nothing() {
     assert_eq!(ask(conn, "PEXPIRE res 1"), "1");
     wait_until("it has expired", || ask(conn, "EXISTS res") == "0");
     for command in ["LOCK.ACQUIRE res B 60000", "LOCK.EXTEND res B 60000 FENCE 1 REPAIR"] {
-        for (line, said) in
-            [("MULTI", "OK"), ("CLIENT PAUSE 50 WRITE", "QUEUED"), (command, "QUEUED")]
-        {
-            assert_eq!(ask(conn, line), said);
-        }
+        ask_all(conn, &[("MULTI", "OK"), ("CLIENT PAUSE 50 WRITE", "QUEUED"), (command, "QUEUED")]);
         // The reply is an array, of which the client returns the error.
         assert_eq!(ask(conn, "EXEC"), refused);
     }

@@ -109,16 +109,24 @@ impl Context<'_> {
 
     /// A number from a section of INFO.
     fn figure(&self, section: &CStr, field: &CStr) -> Option<u64> {
-        let mut status = OK;
+        let [figure] = self.figures(section, [field]);
+        figure
+    }
+
+    /// Several of them: the server makes the section once.
+    fn figures<const N: usize>(&self, section: &CStr, fields: [&CStr; N]) -> [Option<u64>; N] {
         // SAFETY: the context lasts as long as `self`; the data is ours, and is freed once.
-        let figure = unsafe {
+        unsafe {
             let data = call!(RedisModule_GetServerInfo(self.raw.as_ptr(), section.as_ptr()));
-            let figure =
-                call!(RedisModule_ServerInfoGetFieldUnsigned(data, field.as_ptr(), &mut status));
+            let figures = fields.map(|field| {
+                let (field, mut status) = (field.as_ptr(), OK);
+                let figure =
+                    call!(RedisModule_ServerInfoGetFieldUnsigned(data, field, &mut status));
+                (status == OK).then_some(figure)
+            });
             call!(RedisModule_FreeServerInfo(self.raw.as_ptr(), data));
-            figure
-        };
-        (status == OK).then_some(figure)
+            figures
+        }
     }
 
     /// Whether nothing may be sent to replicas at this moment, because writes are paused.
@@ -130,7 +138,7 @@ impl Context<'_> {
     /// Whether a server of this kind, if it has threads for its connections, may send a reply
     /// before its append-only file has the write: seen with Redis 8.6.3 and Valkey 9.1.2, and not
     /// with Redis 7 and Valkey 8.
-    pub(in crate::module) fn has_hasty_threads(&self) -> bool {
+    pub(in crate::module) fn threads_may_reply_early(&self) -> bool {
         // Valkey also reports that it is like a Redis 7.
         match (self.major(c"valkey_version"), self.major(c"redis_version")) {
             (Some(valkey), _) => valkey != 8,
@@ -154,10 +162,12 @@ impl Context<'_> {
 
     /// What the server does with its append-only file.
     pub(in crate::module) fn file_state(&self) -> FileState {
-        let is = |field| self.figure(c"persistence", field) != Some(0);
-        if is(c"aof_rewrite_in_progress") {
+        let fields = [c"aof_rewrite_in_progress", c"aof_rewrite_scheduled", c"aof_enabled"];
+        let [is_rewritten, is_scheduled, is_on] =
+            self.figures(c"persistence", fields).map(|figure| figure != Some(0));
+        if is_rewritten {
             FileState::Rewritten
-        } else if is(c"aof_rewrite_scheduled") || !is(c"aof_enabled") {
+        } else if is_scheduled || !is_on {
             FileState::Waits
         } else {
             FileState::Written
