@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::ffi::InServer;
-use super::{clock, config, ffi, process, start};
+use super::{clock, config, ffi, process};
 use crate::codec::{self, LoadedLock};
 use crate::engine::{Clocks, Fence, Instant, Lock, Refusal};
 use crate::wire::fact::{Restated, restate};
@@ -128,7 +128,7 @@ pub(super) fn unlinked(
 pub(super) fn removed(server: InServer<'_>, until: Instant) {
     let now = clock::now();
     if let Some(change) = process::with(server, |process| process.node.removed(until, now)) {
-        start::change_state(server, change);
+        process::change_state(server, change);
     }
 }
 

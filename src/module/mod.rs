@@ -5,6 +5,7 @@
 
 mod alarm;
 mod alloc;
+mod append_only;
 mod arguments;
 mod clock;
 mod config;

@@ -12,7 +12,7 @@ use super::alarm::Alarm;
 use super::config;
 use super::delivery::Delivery;
 use super::ffi::waiting::Blocked;
-use super::ffi::{Guarded, InServer};
+use super::ffi::{self, Guarded, InServer, Level};
 use super::state_file::{Claimed, StateFile};
 use crate::codec::LoadedLock;
 use crate::engine::{
@@ -154,6 +154,15 @@ pub(super) fn decide<R>(
             }
         }
     })
+}
+
+/// Changes the contents of the state file. Returns whether it was written; if not, the log says so.
+pub(super) fn change_state(server: InServer<'_>, change: Change) -> bool {
+    let Err(error) = with(server, |process| process.change(change)) else { return true };
+    let line =
+        format!("the state file cannot be written: {error}; nothing is granted until it can be");
+    ffi::log(Level::Warning, &line);
+    false
 }
 
 impl Process {

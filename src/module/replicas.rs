@@ -3,7 +3,7 @@
 //! The engine decides what follows. Nothing here queries a server without `lockmod.replicas`.
 
 use super::ffi::{self, Context, InServer, Level};
-use super::{clock, config, process, start};
+use super::{clock, config, process};
 use crate::engine::{Change, Millis, Notice, Tended};
 
 /// How often the replicas are looked at, besides when one comes or goes.
@@ -62,7 +62,7 @@ pub(super) fn look_at_settings(server: InServer<'_>) {
 /// Records the longest lease in the state file.
 pub(super) fn record(server: InServer<'_>, change: Option<Change>) {
     if let Some(change) = change {
-        start::change_state(server, change);
+        process::change_state(server, change);
     }
 }
 

@@ -292,7 +292,7 @@ fn confirm(context: &mut Context<'_>, sender: &[u8], asked: &ConfirmQuestion) {
 fn keep_news(context: &mut Context<'_>) -> bool {
     let server = context.in_server();
     for change in process::with(server, |process| process.node.news_of_slots(clock::now())) {
-        start::change_state(server, change);
+        process::change_state(server, change);
     }
     !process::with(server, |process| process.state.as_ref().is_some_and(StateFile::is_behind))
 }
@@ -427,7 +427,7 @@ fn come(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
              for {left}"
         );
         context.log(Level::Warning, &line);
-        start::change_state(server, change);
+        process::change_state(server, change);
     }
     Err(Refusal::Quarantine { reason: QuarantineReason::OtherMaster, left })
 }

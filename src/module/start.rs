@@ -7,23 +7,16 @@
 //! its quarantine; it only grants nothing.
 
 use std::env;
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::path::PathBuf;
 
-use super::ffi::settings::FileState;
-use super::ffi::{self, Context, InServer, Level, values};
-use super::process::{self, Process, Ready};
+use super::ffi::{Context, InServer, Level, values};
+use super::process::{self, Process, Ready, change_state};
 use super::state_file::{Claimed, OpenError, StateFile};
-use super::{clock, config, state_file};
+use super::{append_only, clock, config, state_file};
 use crate::codec;
-use crate::engine::{
-    Census, Change, Fence, Instant, Inventory, Lease, Loaded, Lock, Millis, UnixTime,
-};
+use crate::engine::{Census, Change, Fence, Instant, Inventory, Lease, Loaded, Lock, UnixTime};
 use crate::wire::slots::read_shares;
 use crate::wire::spec::Command;
-
-/// How often a node that relies on its append-only file looks whether the server writes it.
-const LOOK_AT_FILE: Millis = Millis::new(100);
 
 /// Notes that the server has read a data set.
 pub(super) fn data_set_read(server: InServer<'_>) {
@@ -54,9 +47,7 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
                     value to change it";
         context.log(Level::Notice, line);
     }
-    // One that is in use now was not left by a crash: the module is loaded while the server runs.
-    let is_in_use = context.file_state() == FileState::Rewritten;
-    let stale_file = if is_in_use { None } else { temporary_file(context) };
+    let stale_file = append_only::stale_file(context);
     let shares = is_in_cluster.then(|| context.cluster_nodes()).flatten();
     process::with(server, |process| {
         process.shares_at_load = shares.map(|text| read_shares(&text));
@@ -131,7 +122,7 @@ fn begin(context: &mut Context<'_>) {
         inventory: since.map_or(Inventory::default(), |since| count(context, since).inventory),
         was_read: process::with(server, |process| process.was_read),
         highest: Fence::ZERO,
-        is_always_durable: is_always_durable(context),
+        is_always_durable: append_only::is_always_durable(context),
         is_replica: !flags.is_master(),
         max_ttl: config::max_ttl(),
     };
@@ -210,10 +201,7 @@ pub(super) fn configured(context: &mut Context<'_>) {
     }
     look_at_folder(context);
     look_at_port(context);
-    warn_of_threads(context);
-    if relies_on_file(server) && !is_always_durable(context) {
-        rely_less(context);
-    }
+    append_only::configured(context);
 }
 
 /// Notes a changed working folder: the next append-only file is written there, but the next start
@@ -289,16 +277,7 @@ pub(super) fn tick(context: &mut Context<'_>) {
         context.log(Level::Warning, &line);
     }
     notice_step(context, now);
-    let is_due = process::with(server, |process| {
-        let is_due = process.file_seen_at.after(LOOK_AT_FILE) <= now;
-        if is_due {
-            process.file_seen_at = now;
-        }
-        is_due
-    });
-    if is_due {
-        look_at_file(context);
-    }
+    append_only::tick(context, now);
 }
 
 /// Handles the stop of the server. Its data set has been saved, if it is saved at all.
@@ -330,93 +309,4 @@ fn for_each_lock(context: &mut Context<'_>, look: &mut dyn FnMut(u32, &[u8], &mu
         let mut cursor = super::ffi::Cursor::default();
         while context.scan(&mut cursor, 1024, &mut |name, lock| look(database, name, lock)) {}
     });
-}
-
-/// Changes the contents of the state file. Returns whether it was written.
-pub(super) fn change_state(server: InServer<'_>, change: Change) -> bool {
-    let Err(error) = process::with(server, |process| process.change(change)) else { return true };
-    let line =
-        format!("the state file cannot be written: {error}; nothing is granted until it can be");
-    ffi::log(Level::Warning, &line);
-    false
-}
-
-/// Whether every write is on disk before its reply, in the place where the next start reads it.
-fn is_always_durable(context: &mut Context<'_>) -> bool {
-    if process::with(context.in_server(), |process| process.folder.is_none()) {
-        return false;
-    }
-    syncs_always(context) && !has_hasty_threads(context) && !begins_file(context)
-}
-
-fn syncs_always(context: &mut Context<'_>) -> bool {
-    let mut is =
-        |name: &str, value: &str| context.setting(name).is_some_and(|found| found == value);
-    is("appendonly", "yes") && is("appendfsync", "always") && is("no-appendfsync-on-rewrite", "no")
-}
-
-/// Whether threads may send a reply before the append-only file has the write.
-fn has_hasty_threads(context: &mut Context<'_>) -> bool {
-    context.threads_may_reply_early()
-        && context.setting("io-threads").is_none_or(|threads| threads != "1")
-}
-
-/// Whether writes go to a file that the next start does not read. A server that begins its
-/// append-only file anew, as after a full synchronisation or if a `CONFIG SET` is taken back,
-/// writes to a temporary one until the first rewrite is complete, and to none before it begins.
-fn begins_file(context: &mut Context<'_>) -> bool {
-    match context.file_state() {
-        FileState::Written => false,
-        FileState::Waits => true,
-        FileState::Rewritten => {
-            let (server, file) = (context.in_server(), temporary_file(context));
-            file.is_some() && file != process::with(server, |process| process.stale_file)
-        }
-    }
-}
-
-/// When the temporary file was last changed, if there is one.
-fn temporary_file(context: &mut Context<'_>) -> Option<SystemTime> {
-    let folder = context.setting("appenddirname")?;
-    let name = context.setting("appendfilename")?;
-    let file = Path::new(&folder).join(format!("temp-{name}.incr"));
-    file.metadata().ok()?.modified().ok()
-}
-
-/// Notes that the server has begun its file anew: at the birth of a child process, which may be the
-/// first rewrite, and from time to time, because a rewrite may have to wait for another child.
-pub(super) fn look_at_file(context: &mut Context<'_>) {
-    let server = context.in_server();
-    // Nothing is granted while a change is not in the state file.
-    let is_behind =
-        |process: &mut Process| process.state.as_ref().is_some_and(StateFile::is_behind);
-    if relies_on_file(server) && !process::with(server, is_behind) && begins_file(context) {
-        rely_less(context);
-    }
-}
-
-fn relies_on_file(server: InServer<'_>) -> bool {
-    process::with(server, |process| process.node.is_always_durable())
-}
-
-fn rely_less(context: &mut Context<'_>) {
-    if change_state(context.in_server(), Change::NotAlwaysDurable) {
-        let line = "the append-only file may lack a write from now on: after a crash the node \
-                    waits, as without appendfsync always, until it has been started again";
-        context.log(Level::Notice, line);
-    }
-}
-
-/// Warns, once, that `appendfsync always` does not help after a crash.
-pub(super) fn warn_of_threads(context: &mut Context<'_>) {
-    let warns = syncs_always(context) && has_hasty_threads(context);
-    let was_warned = process::with(context.in_server(), |process| {
-        std::mem::replace(&mut process.warned_of_threads, warns)
-    });
-    if warns && !was_warned {
-        let line = "WARNING: with io-threads above 1, this server may send a reply before its \
-                    append-only file has the write: after a crash the node waits, as without \
-                    appendfsync always. Use io-threads 1.";
-        context.log(Level::Warning, line);
-    }
 }

@@ -11,7 +11,7 @@ use crate::engine::{MoveAtOnce, SlotRuns};
 use crate::module::ffi::cluster::MESSAGE;
 use crate::module::ffi::functions::is_valkey;
 use crate::module::ffi::{Context, OK, call, guard_in_server, slice};
-use crate::module::{events, slots, start};
+use crate::module::{append_only, events, slots};
 
 type Callback =
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
@@ -225,7 +225,7 @@ unsafe extern "C" fn on_fork(
 ) {
     if subevent == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN {
         // SAFETY: the server passes a context that lasts for this callback.
-        unsafe { Context::enter(context, "a child process", start::look_at_file) };
+        unsafe { Context::enter(context, "a child process", append_only::look_at_file) };
     }
 }
 

@@ -18,7 +18,7 @@ use crate::module::ffi::{
     Args, Context, InServer, Level, OK, c_string, call, catch, guard, guard_in_server, waiting,
 };
 use crate::module::handlers::{self, Handler};
-use crate::module::{alloc, info, process, start, waiters};
+use crate::module::{alloc, append_only, info, process, start, waiters};
 use crate::wire::code;
 use crate::wire::node_info::{Figure, NodeField};
 use crate::wire::spec::{self, Arg, ArgKind, Command, KeyUse};
@@ -98,7 +98,7 @@ unsafe fn init(
     }
     waiters::start(wrapped)?;
     module_events::warn_of_eviction(wrapped);
-    start::warn_of_threads(wrapped);
+    append_only::load(wrapped);
     start::load(wrapped)?;
     // Last: a module that fails after it has subscribed crashes Redis 7.0 at the next event.
     // SAFETY: the loading context.
