@@ -186,17 +186,18 @@ impl LeaseV1 {
         let exact = Instant::from_millis(self.ends_at_boot_ms);
         let (wall, left) = (UnixTime::from_millis(self.ends_at_unix_ms), Millis::new(self.left_ms));
         let is_of_boot = boot != 0 && self.boot == boot;
-        // Machines that were resumed from one snapshot of memory have the id of one boot.
+        // Machines that were resumed from one snapshot of memory have the id of one boot. Now is
+        // never earlier than when the lease was written, unless on another of them.
         let is_stepped = clocks.are_stepped_since(Clocks { now: exact, wall });
+        let is_ahead = is_of_boot && exact > clocks.now.after(left);
         let (ends_at, is_misdated) = if is_of_boot && !is_stepped {
-            (exact, false)
+            (exact, is_ahead)
         } else {
             let dated = clocks.to_instant(wall, left);
             let ends_at = if is_of_boot { dated.max(exact) } else { dated };
-            (ends_at, clocks.shortens(wall, left))
+            (ends_at, is_ahead || clocks.shortens(wall, left))
         };
-        // Now is never earlier than when it was written, unless on another machine. And no node
-        // grants a longer lease, whatever the bytes contain.
+        // No node grants a longer lease, whatever the bytes contain.
         let ends_at = ends_at.min(clocks.now.after(left.min(TTL_MAX)));
         let is_provisional = self.is_provisional || is_misdated;
         Ok(Lease { token, fence, ends_at, label: &self.label, mode, is_provisional })
@@ -314,8 +315,11 @@ mod tests {
         {
             let read = clocks(now, wall + read_at);
             let loaded = decode_lock(&bytes, read, BOOT).unwrap();
-            let left = read.now.until(loaded.lock.written_leases().next().unwrap().ends_at);
+            let lease = loaded.lock.written_leases().next().unwrap();
+            let left = read.now.until(lease.ends_at);
             assert!((29_000..=30_000).contains(&left.get()), "{now}: {left:?}");
+            // On a clock that is behind, it may have ended before.
+            assert_eq!(lease.is_provisional, now < 1_000, "{now}");
         }
     }
 

@@ -65,8 +65,8 @@ struct Temporary {
 fn is_begun_anew(state: FileState, temporary: impl FnOnce() -> Temporary) -> bool {
     match state {
         FileState::Written => false,
-        FileState::Waits => true,
-        FileState::Rewritten => {
+        FileState::Unwritten => true,
+        FileState::BeingRewritten => {
             let temporary = temporary();
             temporary.found.is_some() && temporary.found != temporary.stale
         }
@@ -103,7 +103,7 @@ fn temporary_file(context: &mut Context<'_>) -> Option<SystemTime> {
 /// When a temporary file was last changed that a crash had left before the module is loaded. One
 /// that is in use was not left: the module is loaded while the server runs.
 pub(super) fn stale_file(context: &mut Context<'_>) -> Option<SystemTime> {
-    let is_in_use = context.file_state() == FileState::Rewritten;
+    let is_in_use = context.file_state() == FileState::BeingRewritten;
     if is_in_use { None } else { temporary_file(context) }
 }
 
@@ -127,23 +127,23 @@ pub(super) fn tick(context: &mut Context<'_>, now: Instant) {
 /// Notes that the server has begun its file anew. Called also at the birth of a child process,
 /// which may be the first rewrite.
 pub(super) fn look_at_file(context: &mut Context<'_>) {
-    let server = context.in_server();
-    // Nothing is granted while a change is not in the state file.
-    let is_behind =
-        |process: &mut Process| process.state.as_ref().is_some_and(StateFile::is_behind);
-    if relies_on_file(server) && !process::with(server, is_behind) && begins_file(context) {
+    if relies_on_file(context.in_server()) && begins_file(context) {
         rely_less(context);
     }
 }
 
+/// Whether the state file says, after its next write too, that every write is on disk before its
+/// reply. (If it cannot be written now, nothing is granted until it is.)
 fn relies_on_file(server: InServer<'_>) -> bool {
-    process::with(server, |process| process.node.is_always_durable())
+    let is_to_say =
+        |process: &mut Process| process.state.as_ref().is_some_and(StateFile::says_always_durable);
+    process::with(server, |process| process.node.is_always_durable() && is_to_say(process))
 }
 
 fn rely_less(context: &mut Context<'_>) {
     if change_state(context.in_server(), Change::NotAlwaysDurable) {
         let line = "the append-only file may lack a write from now on: after a crash the node \
-                    waits, as without appendfsync always, until it has been started again";
+                    waits, as without appendfsync always, until a start that need not wait";
         context.log(Level::Notice, line);
     }
 }
@@ -219,15 +219,15 @@ mod tests {
             (FileState::Written, Some(old), Some(old), false),
             (FileState::Written, Some(new), None, false),
             // Off, or the first rewrite waits for another child process.
-            (FileState::Waits, None, None, true),
-            (FileState::Waits, Some(old), Some(old), true),
+            (FileState::Unwritten, None, None, true),
+            (FileState::Unwritten, Some(old), Some(old), true),
             // An ordinary rewrite writes to the file that a start reads.
-            (FileState::Rewritten, None, None, false),
-            (FileState::Rewritten, Some(old), Some(old), false),
-            (FileState::Rewritten, None, Some(old), false),
+            (FileState::BeingRewritten, None, None, false),
+            (FileState::BeingRewritten, Some(old), Some(old), false),
+            (FileState::BeingRewritten, None, Some(old), false),
             // The first rewrite, which may have overwritten what a crash had left.
-            (FileState::Rewritten, Some(new), None, true),
-            (FileState::Rewritten, Some(new), Some(old), true),
+            (FileState::BeingRewritten, Some(new), None, true),
+            (FileState::BeingRewritten, Some(new), Some(old), true),
         ] {
             let temporary = Temporary { found, stale };
             assert_eq!(

@@ -53,9 +53,9 @@ pub(super) fn admit(context: &mut Context<'_>, args: &Args<'_>) -> Result<Instan
 #[cold]
 fn paused() -> Refusal {
     Refusal::BadArg {
-        given: b"CLIENT PAUSE".to_vec(),
-        what: "command before it in its transaction",
-        allowed: "one transaction for each",
+        given: b"CLIENT PAUSE or FAILOVER".to_vec(),
+        what: "earlier command in the transaction",
+        allowed: "none that pauses writes",
     }
 }
 

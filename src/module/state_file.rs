@@ -130,6 +130,11 @@ impl StateFile {
         self.shared.board().statement.is_behind()
     }
 
+    /// Whether the next write says that after a crash the append-only file has every write.
+    pub(super) fn says_always_durable(&self) -> bool {
+        self.shared.board().statement.says_always_durable()
+    }
+
     /// Makes at least these ceilings durable before it returns.
     ///
     /// # Errors

@@ -681,8 +681,8 @@ fn a_user_of_one_database_waits() {
 fn a_transaction_that_pauses_writes_acquires_nothing() {
     let server = Server::builder().config("enable-debug-command", "yes").start();
     let conn = &mut server.connect();
-    let refused = "BADARG command before it in its transaction 'CLIENT PAUSE'; allowed: one \
-                   transaction for each";
+    let refused = "BADARG earlier command in the transaction 'CLIENT PAUSE or FAILOVER'; allowed: \
+                   none that pauses writes";
     assert_eq!(ask(conn, "DEBUG SET-ACTIVE-EXPIRE 0"), "OK");
     assert_eq!(ask(conn, "LOCK.ACQUIRE res A 60000"), "1");
     assert_eq!(ask(conn, "PEXPIRE res 1"), "1");

@@ -214,9 +214,7 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
         foreign_until: match same_boot {
             // Leases that this start prolongs end later here than in the files, and an extension
             // that ends before that is not written. So the next start must prolong them too.
-            Some(saved) if recovery.prolong.is_zero() && !is_stepped(&saved, loaded) => {
-                saved.foreign_until.min(longest)
-            }
+            Some(saved) if recovery.prolong.is_zero() => saved.foreign_until.min(longest),
             Some(_) | None => longest,
         },
         // The leases that a quarantine waits for are not on this disk, so after a crash the node
@@ -406,7 +404,7 @@ impl Saved {
 
     /// Whether the ends of all leases that may stand in the data set are known to the millisecond.
     fn dates_exactly(&self, loaded: Loaded) -> bool {
-        self.is_of_boot(loaded.boot) && !self.was_stepped && self.foreign_until < loaded.clocks.now
+        self.is_dated_here(loaded) && !self.was_stepped && self.foreign_until < loaded.clocks.now
     }
 }
 
@@ -508,6 +506,19 @@ mod tests {
         let stepped = Loaded { clocks: clocks(12_000, 900 * HOUR), ..loaded() };
         let (until, _) = recover(Found::Present(saved()), stepped).quarantine.unwrap();
         assert_eq!(until, Instant::from_millis(40_000));
+    }
+
+    /// Regression: the leases in the node's own files were taken for exact. Those of before the
+    /// other machine was resumed may be over, and forgotten grants may have followed them.
+    #[test]
+    fn on_the_clocks_of_another_machine_no_lease_counts_in_the_quarantine() {
+        let moved = Loaded { clocks: clocks(2_000, HOUR + 2_000), ..loaded() };
+        let recovery = recover(Found::Present(saved()), moved);
+        assert_eq!(recovery.prolong, UNNOTICED);
+        let mut lock = Lock::free(fence(4), Instant::default());
+        lock.apply(a_lease(Instant::from_millis(9_000)), moved.clocks.now);
+        recovery.redate(&mut lock, moved.clocks.now);
+        assert!(is_marked(&lock));
     }
 
     #[test]
@@ -738,14 +749,14 @@ mod tests {
     fn leases_from_before_a_step_are_prolonged_at_each_start_while_they_may_stand() {
         // They were once read by the clock after the step, as if they were exact. After a step back
         // by an hour, a lease that was over stood again, and in a quarantine its extension counted.
-        let while_it_ran = (Saved { was_stepped: true, ..saved() }, loaded(), UNNOTICED);
-        let back = Loaded { clocks: clocks(12_000, 1), ..loaded() };
-        let while_down = (saved(), back, Millis::ZERO);
-        for (saved, loaded, prolong) in [while_it_ran, while_down] {
+        let while_it_ran = (Saved { was_stepped: true, ..saved() }, loaded());
+        // On the clocks of another machine that has the id of this boot, it looks the same.
+        let while_down = (saved(), Loaded { clocks: clocks(12_000, 1), ..loaded() });
+        for (saved, loaded) in [while_it_ran, while_down] {
             let recovery = recover(Found::Present(saved), loaded);
-            assert_eq!(recovery.prolong, prolong, "read by the clock that dated them, or not");
+            assert_eq!(recovery.prolong, UNNOTICED);
             let next = start(Found::Present(saved), loaded, recovery, &node(20_000));
-            let last = 20_000 + prolong.get();
+            let last = 20_000 + UNNOTICED.get();
             assert_eq!(next.foreign_until, Instant::from_millis(last));
             let at = |now| Loaded { clocks: loaded.clocks.at(Instant::from_millis(now)), ..loaded };
             assert_eq!(recover(Found::Present(next), at(last)).prolong, UNNOTICED);

@@ -52,6 +52,11 @@ impl Statement {
         self.said != self.changes
     }
 
+    /// Whether the next write says that after a crash the append-only file has every write.
+    pub const fn says_always_durable(&self) -> bool {
+        self.wanted.is_always_durable
+    }
+
     /// Changes what the file must contain. No ceilings may be used until that is written.
     pub fn change(&mut self, change: Change) {
         change.apply(&mut self.wanted, &mut self.memory);

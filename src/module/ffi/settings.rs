@@ -16,9 +16,9 @@ pub(in crate::module) enum FileState {
     /// It gets every write.
     Written,
     /// A child process writes a new one.
-    Rewritten,
+    BeingRewritten,
     /// It is off, or will be rewritten later: if it is new, no write goes to it until then.
-    Waits,
+    Unwritten,
 }
 
 /// What the server reports about its replicas. The server only reads.
@@ -139,7 +139,7 @@ impl Context<'_> {
     /// before its append-only file has the write: seen with Redis 8.6.3 and Valkey 9.1.2, and not
     /// with Redis 7 and Valkey 8.
     pub(in crate::module) fn threads_may_reply_early(&self) -> bool {
-        // Valkey also reports that it is like a Redis 7.
+        // Valkey also reports a version of Redis, which is 7.
         match (self.major(c"valkey_version"), self.major(c"redis_version")) {
             (Some(valkey), _) => valkey != 8,
             (None, redis) => redis != Some(7),
@@ -163,12 +163,15 @@ impl Context<'_> {
     /// What the server does with its append-only file.
     pub(in crate::module) fn file_state(&self) -> FileState {
         let fields = [c"aof_rewrite_in_progress", c"aof_rewrite_scheduled", c"aof_enabled"];
-        let [is_rewritten, is_scheduled, is_on] =
+        let [is_being_rewritten, is_scheduled, is_on] =
             self.figures(c"persistence", fields).map(|figure| figure != Some(0));
-        if is_rewritten {
-            FileState::Rewritten
-        } else if is_scheduled || !is_on {
-            FileState::Waits
+        if !is_on {
+            FileState::Unwritten
+        } else if is_being_rewritten {
+            // The server says that it is scheduled, too, until after the event of the fork.
+            FileState::BeingRewritten
+        } else if is_scheduled {
+            FileState::Unwritten
         } else {
             FileState::Written
         }
