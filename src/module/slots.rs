@@ -91,7 +91,11 @@ pub(super) fn tick(context: &mut Context<'_>) {
             && process.node.has_begun()
             && process::is_due(&mut process.slots_seen_at, pause, now)
     });
-    if !is_due || !can_answer(context) {
+    // A replica that knows who has a vote must notice if it is told to forget one of them.
+    let knows_voters = |process: &mut Process| {
+        process.node.electorates().is_some_and(|electorates| !electorates.known.is_empty())
+    };
+    if !is_due || !(can_answer(context) || process::with(server, knows_voters)) {
         return;
     }
     look(context);

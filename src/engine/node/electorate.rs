@@ -22,6 +22,8 @@ pub type MasterName = Vec<u8>;
 const PROPOSES_BELOW: usize = 8;
 /// How many a master may know.
 const KNOWN_MAX: usize = 64;
+/// How many forgotten masters stay known that have no vote in any electorate that is known.
+const GONE_MAX: usize = 32;
 
 /// Who may have a vote: a master, as long as it remembers what it told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,8 +62,8 @@ pub struct Electorates {
     pub itself: Elector,
     /// All of them count. The last one may take the place of the others.
     pub known: BTreeSet<Electorate>,
-    /// Masters that were forgotten, and up to which number they have no vote in an electorate. If
-    /// none is known, these are of one that nobody is left of: others may still tell it.
+    /// Masters that were forgotten, and up to which number they have no vote in an electorate. Some
+    /// are in none that is known: others may still tell one that nobody is left of.
     pub gone: BTreeMap<MasterName, u64>,
 }
 
@@ -124,22 +126,26 @@ impl Electorates {
         self.tidy();
     }
 
-    /// Drops electorates that nobody is left of, and forgotten names that no longer matter.
+    /// Drops electorates that nobody is left of, and forgotten names that no longer matter: they
+    /// are in no electorate that is known, and others were forgotten later.
     fn tidy(&mut self) {
         let empty: Vec<_> =
             self.known.iter().filter(|one| self.voters(one).next().is_none()).cloned().collect();
         empty.iter().for_each(|one| {
             self.known.remove(one);
         });
-        if self.known.is_empty() {
-            return;
-        }
         let known = &self.known;
         let matters = |name: &MasterName, up_to: u64| {
             let has = |one: &Electorate| one.members.iter().any(|member| member.name == *name);
             known.iter().any(|one| one.number <= up_to && has(one))
         };
-        self.gone.retain(|name, up_to| matters(name, *up_to));
+        let others = self.gone.iter().filter(|(name, up_to)| !matters(name, **up_to));
+        let mut others: Vec<_> = others.map(|(name, up_to)| (*up_to, name.clone())).collect();
+        others.sort_unstable();
+        let surplus = others.len().saturating_sub(GONE_MAX);
+        others.iter().take(surplus).for_each(|(_, name)| {
+            self.gone.remove(name);
+        });
     }
 }
 
@@ -399,9 +405,12 @@ impl Succession {
                     || (is_same && before.known.is_empty());
                 (!knows_none, is_same)
             }
-            Some(told) if told.known.len() + before.known.len() > KNOWN_MAX => return false,
             Some(told) => {
                 self.electorates.merge(told);
+                if self.electorates.known.len() > KNOWN_MAX {
+                    self.electorates = before;
+                    return false;
+                }
                 (!told.known.is_empty(), told.latest() == self.electorates.latest())
             }
         };
@@ -772,15 +781,42 @@ mod tests {
         assert!(!one.hear(&elector("b"), (None, none), at(1_300)));
         assert!(!one.hear(&elector("c"), (None, none), at(1_300)));
         one.sees(ABC, &[], 1_400);
-        let first = Electorate { number: 4, ..beginning(ABC) };
-        assert_eq!(*one.electorates(), of("a", &[first]));
+        let begun = Electorate { number: 4, ..beginning(ABC) };
+        let told = Electorates { gone: gone.clone(), ..of("a", from_ref(&begun)) };
+        assert_eq!(*one.electorates(), told);
+        // Regression: one that was down all the time told the former one again, of masters that no
+        // server knows any more: nothing was ever granted again.
+        assert!(one.hears("d", &known, 9_000));
+        assert_eq!(*one.electorates(), told);
+        let after = Electorate { number: 5, ..begun.clone() };
+        assert!(one.hears_all(&of("b", &[begun, after]), 9_100));
+        assert_eq!(one.electorates().gone, gone);
+    }
+
+    #[test]
+    fn of_many_that_were_forgotten_the_last_stay_known() {
+        let mut one = master(&[electorate(3, ABC)], ABC, &[]);
+        let many = 2 * GONE_MAX as u64;
+        let gone = |first: u64| (first..many).map(|up_to| (up_to.to_string().into(), up_to));
+        // One that has a vote does not count.
+        let told =
+            Electorates { gone: gone(0).chain([(b"c".into(), 3)]).collect(), ..of("b", &[]) };
+        one.hears_all(&told, 100);
+        let last = gone(many - GONE_MAX as u64).chain([(b"c".into(), 3)]);
+        assert_eq!(one.electorates().gone, last.collect());
+        assert_eq!(one.majorities(), [(electors(&["b"]), 1)]);
     }
 
     #[test]
     fn too_many_electorates_are_no_answer() {
         let mut one = master(&[electorate(3, ABC)], ABC, &[]);
-        let many = (4..4 + KNOWN_MAX as u64).map(|number| electorate(number, ABC));
-        assert!(!one.hears("b", &many.collect::<Vec<_>>(), 100));
+        let many: Vec<_> =
+            (4..=4 + KNOWN_MAX as u64).map(|number| electorate(number, ABC)).collect();
+        assert!(!one.hears("b", &many, 100));
         assert_eq!(one.knows(), [electorate(3, ABC)]);
+        // Regression: those that both know counted twice.
+        assert!(one.hears("b", &many[1..], 200));
+        assert!(one.hears("c", &many[1..], 300));
+        assert_eq!(one.knows(), many[1..]);
     }
 }

@@ -43,9 +43,12 @@ impl Node {
         }
         let known = self.longest(max_ttl, now);
         let readiness = self.slots.as_ref().map(|slots| slots.readiness(now, known));
-        if matches!(readiness, Some(Readiness::Alone | Readiness::Rests(_))) {
-            left = left.max(SUPPORT.saturating_add(known));
-        }
+        left = left.max(match readiness {
+            Some(Readiness::Alone | Readiness::Rests(_)) => SUPPORT.saturating_add(known),
+            // Its floor is not yet what it must be.
+            Some(Readiness::Jumps) => Millis::new(1),
+            Some(Readiness::Decides) | None => Millis::ZERO,
+        });
         Footing { floor: self.promises.floor(), left }
     }
 

@@ -16,6 +16,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::shares::{MoveAtOnce, SLOTS, SlotRuns};
 use super::slot_set::{SlotSet, all, runs};
 
+/// What is known of a slot that comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StageAtOnce {
+    /// It is on its way.
+    Comes,
+    /// The server has said that it has come: if the other master has not seen the end of that,
+    /// locks may be left there.
+    HasCome,
+    /// It has not moved. The other master may have granted locks there, and none of these has come.
+    Disputed,
+}
+
 /// What is known of moves at once. Masters are numbers in the slot table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct MovesAtOnce {
@@ -25,9 +37,8 @@ pub(super) struct MovesAtOnce {
     /// Those that were to leave, and stayed, as far as this node knows: the other master may take
     /// them late. With the masters that they have come from since, which have nothing more to take.
     failed: BTreeMap<u16, BTreeSet<usize>>,
-    /// Those that are on their way here, or have come, and whether the server has said that: if the
-    /// other master has not seen the end of it, locks may be left there.
-    comes: BTreeMap<u16, bool>,
+    /// Those that are on their way here, or have come, or count as if they had.
+    comes: BTreeMap<u16, StageAtOnce>,
     /// Those that have left, as the server says, until a look shows it; and for which master, if
     /// the server names it.
     gone: BTreeMap<u16, Option<usize>>,
@@ -37,8 +48,8 @@ impl MovesAtOnce {
     /// Takes what the server tells of a slot.
     pub(super) fn note(&mut self, step: MoveAtOnce, slot: u16, to: Option<usize>) {
         match step {
-            MoveAtOnce::Comes => _ = self.comes.insert(slot, false),
-            MoveAtOnce::HasCome => self.has_come(slot),
+            MoveAtOnce::Comes => _ = self.comes.insert(slot, StageAtOnce::Comes),
+            MoveAtOnce::HasCome => _ = self.comes.insert(slot, StageAtOnce::HasCome),
             MoveAtOnce::ComesNot => self.is_over(slot),
             MoveAtOnce::Leaves => self.departs.insert(slot),
             MoveAtOnce::LeavesNot => {
@@ -96,9 +107,9 @@ impl MovesAtOnce {
         self.failed.get(&slot).is_some_and(|had| !had.contains(&to))
     }
 
-    /// Notes that the slot has come here so, or counts as if it had.
-    pub(super) fn has_come(&mut self, slot: u16) {
-        self.comes.insert(slot, true);
+    /// Notes that the slot counts as if it had come here so.
+    pub(super) fn is_disputed(&mut self, slot: u16) {
+        self.comes.insert(slot, StageAtOnce::Disputed);
     }
 
     /// Notes that nothing of a move here matters any longer.
@@ -108,16 +119,33 @@ impl MovesAtOnce {
 
     /// Whether a slot is on its way here, or has just come.
     pub(super) fn comes(&self, slot: u16) -> bool {
-        self.comes.contains_key(&slot)
+        self.comes.get(&slot).is_some_and(|stage| *stage != StageAtOnce::Disputed)
     }
 
-    /// Whether the server has said that it has come, and it is not settled.
+    /// Whether it has come, or counts as if it had, and is not settled.
     pub(super) fn is_complete(&self, slot: u16) -> bool {
-        self.comes.get(&slot) == Some(&true)
+        self.comes.get(&slot).is_some_and(|stage| *stage != StageAtOnce::Comes)
     }
 
     /// Whether any slots come, or have come and are not settled.
     pub(super) fn some_come(&self) -> bool {
-        !self.comes.is_empty()
+        self.comes.values().any(|stage| *stage != StageAtOnce::Disputed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: locks that a client restored there were taken for those of the server's move.
+    #[test]
+    fn nothing_comes_in_a_slot_that_is_disputed() {
+        let mut moves = MovesAtOnce::default();
+        moves.is_disputed(5);
+        moves.note(MoveAtOnce::HasCome, 6, None);
+        let seen = [5, 6, 7].map(|slot| (moves.is_complete(slot), moves.comes(slot)));
+        assert_eq!(seen, [(true, false), (true, true), (false, false)]);
+        moves.is_over(6);
+        assert!(!moves.some_come());
     }
 }

@@ -213,7 +213,7 @@ impl SlotTable {
             if is_due && !self.moves.get(slot).is_some_and(asks) {
                 self.settled.remove(*slot);
                 // Of what that master granted, nothing has moved.
-                self.at_once.has_come(*slot);
+                self.at_once.is_disputed(*slot);
                 self.moves.insert(*slot, Move::new(MoveStage::Came, Some(*place), now));
             }
             self.own.has(*slot) && !is_due

@@ -431,9 +431,15 @@ impl Node {
     }
 
     /// Its own slots in which the node does not decide yet because they have come, or were found.
-    /// After a start it may decide in none of the others either: see [`Node::decides_in`].
+    /// After a start it may decide in none of the others either, see [`Node::decides_in`]: then one
+    /// of them is among these.
     pub fn unsettled_slots(&self) -> Vec<u16> {
-        self.slots.as_ref().map(|slots| slots.table.unsettled()).unwrap_or_default()
+        let Some(slots) = self.slots.as_deref() else { return Vec::new() };
+        let mut unsettled = slots.table.unsettled();
+        if unsettled.is_empty() && !slots.company.decides() {
+            unsettled.extend(slots.table.own().first());
+        }
+        unsettled
     }
 
     /// Why the node decides in none of its slots: since its start it has not heard enough masters,
@@ -861,9 +867,14 @@ mod tests {
         node.promises.lift_floor(by_time(WALL - 9_000)).expect("it keeps no file");
         node.sees(&shares(&[]), at(1_000));
         assert!(!decides(&node, 5), "others may have jumped since");
-        assert_eq!(come(&mut node, 5, 1_000), Came::Decides(true));
-        assert!(decides(&node, 5));
-        assert_eq!(node.promises().floor(), by_time(WALL + 1_000));
+        // Regression: without a request it never jumped, and reported the floor of before to the
+        // master that got a slot.
+        assert_eq!(node.unsettled_slots(), [0], "it need not be asked for a lock");
+        assert_eq!(node.footing(at(1_000), LONGEST).left, Millis::new(1));
+        assert_eq!(come(&mut node, 0, 1_000), Came::Decides(true));
+        assert!(decides(&node, 5) && node.unsettled_slots().is_empty());
+        let told = node.footing(at(1_000), LONGEST);
+        assert_eq!((told.floor, told.left), (by_time(WALL + 1_000), Millis::ZERO));
     }
 
     #[test]

@@ -158,13 +158,18 @@ impl Node {
 
     /// Lets a master of a Cluster doubt, if what it found requires that. Whether the file says so:
     /// also if others may show that it has lost its file, for it may crash before they do. One that
-    /// rests on replicas waits after each start, from when most masters confirm its slots.
+    /// rests on replicas waits after each start, from when most masters confirm its slots; but it
+    /// may owe its epoch to a wait in one of them.
     fn doubts_at_start(&mut self, found: Found, loaded: Loaded, caution: Caution) -> bool {
-        let is_master = !loaded.is_replica && !self.rests_on_replicas();
+        let (is_master, rests) = (!loaded.is_replica, self.rests_on_replicas());
         let Some(slots) = self.slots.as_mut().filter(|_| is_master && caution.quarantine) else {
             return false;
         };
-        let (doubts, is_first) = (found.doubts(loaded.lock_count), found == Found::Missing);
+        let (doubts, is_first) = match found {
+            Found::Present(saved) if rests => (saved.doubts, false),
+            _ if rests => (false, false),
+            _ => (found.doubts(loaded.lock_count), found == Found::Missing),
+        };
         if doubts {
             slots.doubt();
         } else if is_first {
@@ -384,7 +389,11 @@ mod tests {
         );
         assert!(doubts(doubtful, loaded(1, false)) && doubts(replica, loaded(1, false)));
         assert!(!doubts(replica, loaded(1, true)), "it is one still");
-        assert!(!begun(doubtful, loaded(1, false), 2, CAUTION).1.doubts, "it waits in any case");
+        // Regression: one that rests on replicas forgot that it owed its epoch to a wait in a slot.
+        assert!(begun(doubtful, loaded(1, false), 2, CAUTION).1.doubts);
+        for found in [Found::Missing, Found::Damaged, replica] {
+            assert!(!begun(found, loaded(1, false), 2, CAUTION).1.doubts, "it waits in any case");
+        }
         let reckless = Caution { quarantine: false, ..CAUTION };
         assert!(!begun(doubtful, loaded(1, false), 0, reckless).1.doubts);
         let mut promoted = begun(replica, loaded(1, true), 0, CAUTION).0;
