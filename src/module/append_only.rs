@@ -141,11 +141,11 @@ fn relies_on_file(server: InServer<'_>) -> bool {
 }
 
 fn rely_less(context: &mut Context<'_>) {
-    if change_state(context.in_server(), Change::NotAlwaysDurable) {
-        let line = "the append-only file may lack a write from now on: after a crash the node \
-                    waits, as without appendfsync always, until a start that need not wait";
-        context.log(Level::Notice, line);
-    }
+    // If the state file cannot be written now, its next write has this.
+    change_state(context.in_server(), Change::NotAlwaysDurable);
+    let line = "the append-only file may lack a write from now on: after a crash the node waits, \
+                as without appendfsync always, until a start that need not wait";
+    context.log(Level::Notice, line);
 }
 
 /// Warns of settings at the load of the module.

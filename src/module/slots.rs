@@ -389,7 +389,11 @@ fn found(context: &mut Context<'_>, new: &[u16]) -> SlotRuns {
 
 /// Handles the slots in which the node does not decide yet, so many at most.
 fn come_to_unsettled(context: &mut Context<'_>, most: usize) {
-    let unsettled = process::with(context.in_server(), |process| process.node.unsettled_slots());
+    let unsettled = process::with(context.in_server(), |process| {
+        // A write that fails now would be tried again with each message.
+        let is_writable = process.state_failure().is_none();
+        if is_writable { process.node.unsettled_slots() } else { Vec::new() }
+    });
     for slot in unsettled.into_iter().take(most) {
         // A refusal is for requests for a lock there, and each of them gets its own.
         let _ = come(context, slot);

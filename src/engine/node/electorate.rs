@@ -22,8 +22,6 @@ pub type MasterName = Vec<u8>;
 const PROPOSES_BELOW: usize = 8;
 /// How many a master may know.
 const KNOWN_MAX: usize = 64;
-/// How many forgotten masters stay known that have no vote in any electorate that is known.
-const GONE_MAX: usize = 32;
 
 /// Who may have a vote: a master, as long as it remembers what it told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,8 +60,8 @@ pub struct Electorates {
     pub itself: Elector,
     /// All of them count. The last one may take the place of the others.
     pub known: BTreeSet<Electorate>,
-    /// Masters that were forgotten, and up to which number they have no vote in an electorate. Some
-    /// are in none that is known: others may still tell one that nobody is left of.
+    /// Masters that were forgotten, and up to which number they have no vote in an electorate. If
+    /// none is known, these are of one that nobody is left of: others may still tell it.
     pub gone: BTreeMap<MasterName, u64>,
 }
 
@@ -126,26 +124,22 @@ impl Electorates {
         self.tidy();
     }
 
-    /// Drops electorates that nobody is left of, and forgotten names that no longer matter: they
-    /// are in no electorate that is known, and others were forgotten later.
+    /// Drops electorates that nobody is left of, and forgotten names that no longer matter.
     fn tidy(&mut self) {
         let empty: Vec<_> =
             self.known.iter().filter(|one| self.voters(one).next().is_none()).cloned().collect();
         empty.iter().for_each(|one| {
             self.known.remove(one);
         });
+        if self.known.is_empty() {
+            return;
+        }
         let known = &self.known;
         let matters = |name: &MasterName, up_to: u64| {
             let has = |one: &Electorate| one.members.iter().any(|member| member.name == *name);
             known.iter().any(|one| one.number <= up_to && has(one))
         };
-        let others = self.gone.iter().filter(|(name, up_to)| !matters(name, **up_to));
-        let mut others: Vec<_> = others.map(|(name, up_to)| (*up_to, name.clone())).collect();
-        others.sort_unstable();
-        let surplus = others.len().saturating_sub(GONE_MAX);
-        others.iter().take(surplus).for_each(|(_, name)| {
-            self.gone.remove(name);
-        });
+        self.gone.retain(|name, up_to| matters(name, *up_to));
     }
 }
 
@@ -781,30 +775,8 @@ mod tests {
         assert!(!one.hear(&elector("b"), (None, none), at(1_300)));
         assert!(!one.hear(&elector("c"), (None, none), at(1_300)));
         one.sees(ABC, &[], 1_400);
-        let begun = Electorate { number: 4, ..beginning(ABC) };
-        let told = Electorates { gone: gone.clone(), ..of("a", from_ref(&begun)) };
-        assert_eq!(*one.electorates(), told);
-        // Regression: one that was down all the time told the former one again, of masters that no
-        // server knows any more: nothing was ever granted again.
-        assert!(one.hears("d", &known, 9_000));
-        assert_eq!(*one.electorates(), told);
-        let after = Electorate { number: 5, ..begun.clone() };
-        assert!(one.hears_all(&of("b", &[begun, after]), 9_100));
-        assert_eq!(one.electorates().gone, gone);
-    }
-
-    #[test]
-    fn of_many_that_were_forgotten_the_last_stay_known() {
-        let mut one = master(&[electorate(3, ABC)], ABC, &[]);
-        let many = 2 * GONE_MAX as u64;
-        let gone = |first: u64| (first..many).map(|up_to| (up_to.to_string().into(), up_to));
-        // One that has a vote does not count.
-        let told =
-            Electorates { gone: gone(0).chain([(b"c".into(), 3)]).collect(), ..of("b", &[]) };
-        one.hears_all(&told, 100);
-        let last = gone(many - GONE_MAX as u64).chain([(b"c".into(), 3)]);
-        assert_eq!(one.electorates().gone, last.collect());
-        assert_eq!(one.majorities(), [(electors(&["b"]), 1)]);
+        let first = Electorate { number: 4, ..beginning(ABC) };
+        assert_eq!(*one.electorates(), of("a", &[first]));
     }
 
     #[test]
@@ -818,5 +790,17 @@ mod tests {
         assert!(one.hears("b", &many[1..], 200));
         assert!(one.hears("c", &many[1..], 300));
         assert_eq!(one.knows(), many[1..]);
+    }
+
+    /// A server that was forgotten here may found a Cluster of its own, under the name that it has.
+    #[test]
+    fn who_was_forgotten_in_one_cluster_has_a_vote_in_another() {
+        let mut one = master(&[electorate(9, ABC)], ABC, &[]);
+        one.sees(&["a", "b"], &[], 100);
+        one.hears("b", &[electorate(10, &["a", "b"])], 200);
+        assert!(one.electorates().gone.is_empty(), "it has no vote in what is known");
+        let theirs = Electorate { origin: 6, ..electorate(0, &["c", "d", "e"]) };
+        one.hears("d", from_ref(&theirs), 300);
+        assert_eq!(one.majorities()[0], (electors(&["c", "d", "e"]), 2));
     }
 }

@@ -364,12 +364,15 @@ impl Found {
         matches!(self, Found::Present(saved) if saved.stop.is_some() && saved.is_dated_here(loaded))
     }
 
-    /// Whether a master of a Cluster that starts with this, and need not wait, knows until when
-    /// leases of before may stand that are gone here. That is an instant of one boot.
-    pub(super) fn goes_on(&self, loaded: Loaded) -> bool {
-        let Found::Present(saved) = self else { return false };
+    /// Until when leases of before may stand that are gone here, for a master of a Cluster that
+    /// starts with this. `instant`: the same when it stopped, which is an instant of one boot. Zero
+    /// if the node cannot know, or waits anyway.
+    pub(super) fn gone_until(&self, (loaded, waits): (Loaded, bool), instant: Instant) -> Instant {
+        let Found::Present(saved) = self else { return Instant::default() };
         let stopped_as_master = !saved.was_replica && !saved.doubts && saved.stop.is_some();
-        stopped_as_master && !loaded.is_replica && saved.is_of_boot(loaded.boot)
+        let goes_on = stopped_as_master && !loaded.is_replica && !waits;
+        let knows = goes_on && saved.is_of_boot(loaded.boot);
+        if knows { todays(saved, loaded, instant) } else { Instant::default() }
     }
 
     /// The clocks by which to read this node's dates in boot `boot`; `None` if only the present

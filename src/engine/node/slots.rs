@@ -173,12 +173,10 @@ impl Slots {
         self.company.readiness((now, confirmed_at), longest)
     }
 
-    /// Notes how much of what the file had holds: whether the start found all locks, and whether
-    /// instants are of the present clock.
-    pub(super) fn starts(&mut self, (goes_on, is_same_clock): (bool, bool), now: Instant) {
-        if !goes_on {
-            self.gone_until = Instant::default();
-        }
+    /// Notes how much of what the file had holds: until when leases of before may stand that are
+    /// gone, and whether instants are of the present clock.
+    pub(super) fn starts(&mut self, (gone_until, is_same_clock): (Instant, bool), now: Instant) {
+        self.gone_until = gone_until;
         if !is_same_clock {
             self.lengths.count_anew(now);
         }
@@ -471,8 +469,8 @@ impl Node {
     }
 
     /// In how many of its own slots the node grants nothing: in all, if there is a common obstacle;
-    /// otherwise in [`Node::unsettled_slots`]. And how much longer, at least, it waits there; zero
-    /// if it only asks other masters.
+    /// otherwise in those that have come, or were found. And how much longer, at least, it waits
+    /// there; zero if it only asks other masters.
     pub(super) fn unsettled(&self, obstacle: Option<&Refusal>, now: Instant) -> (usize, Millis) {
         let Some(Slots { table, .. }) = self.slots.as_deref() else { return Default::default() };
         match obstacle {

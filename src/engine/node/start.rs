@@ -136,10 +136,11 @@ impl Node {
             let waits = [former, recovery.quarantine].into_iter().flatten();
             recovery.quarantine = waits.max_by_key(|(until, _)| *until);
         }
-        let goes_on = found.goes_on(loaded) && recovery.quarantine.is_none();
-        let is_same_clock = found.has_stopped_here(loaded);
+        let (waits, is_same_clock) =
+            (recovery.quarantine.is_some(), found.has_stopped_here(loaded));
         self.slots.iter_mut().for_each(|slots| {
-            slots.starts((goes_on, is_same_clock), loaded.clocks.now);
+            let gone_until = found.gone_until((loaded, waits), slots.gone_until);
+            slots.starts((gone_until, is_same_clock), loaded.clocks.now);
         });
         recovery.nothing_counts |= self.have_names_changed;
         recovery.nothing_is_carried |= self.have_names_changed;
@@ -467,6 +468,9 @@ mod tests {
         assert!(!goes_on(Saved { was_replica: true, ..saved }, master));
         assert!(!goes_on(Saved { doubts: true, ..saved }, master));
         assert!(!goes_on(saved, Loaded { boot: 8, ..master }), "by another clock");
+        // Regression: nor by that of a machine that has resumed another's memory, if it is ahead.
+        let ahead = Clocks { now: CLOCKS.now.after(Millis::new(5_000)), ..CLOCKS };
+        assert!(!goes_on(saved, Loaded { clocks: ahead, ..master }));
         assert!(!goes_on(saved, loaded(1, true)), "its master decides");
     }
 
