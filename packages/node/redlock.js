@@ -527,7 +527,10 @@ function listed(clients) {
   if (isList) return [...clients]
   // Not the value: it may have a password.
   const what = clients === undefined ? 'missing' : 'not a list'
-  throw new OptionError(`the clients are ${what}: give a list of clients or URLs, or a Locker`)
+  const isForeign = Object(clients).constructor?.name === 'Locker'
+  const foreign = ' of this copy of the package (it is loaded twice, or anew)'
+  const asked = `give a list of clients or URLs, or a Locker${isForeign ? foreign : ''}`
+  throw new OptionError(`the clients are ${what}: ${asked}`)
 }
 
 /** @param {Client} client */

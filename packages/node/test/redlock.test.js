@@ -511,6 +511,11 @@ test('clients that are not understood are refused', () => {
   }
   for (const [client, said] of wrong) assert.throws(() => server(client), said)
   assert.throws(() => new ours.Redlock([{ options: {} }]), { name: 'OptionError', message: /give a URL.*or a Locker/ })
+  // As after `jest.resetModules()`. Regression: it was told to give a Locker, which it had.
+  class Locker {}
+  const message = /not a list: .* or a Locker of this copy of the package/
+  assert.throws(() => new ours.Redlock(new Locker()), { name: 'OptionError', message })
+  assert.throws(() => new ours.Redlock({}), { name: 'OptionError', message: /or a Locker$/ })
   const local = new Redis({ path: '/run/x?', password: 'p&', db: 3, lazyConnect: true })
   assert.equal(server(local).url, 'unix:///run/x%3F?user=default&pass=p%26&db=3')
   // They name no host, and connect to localhost.
