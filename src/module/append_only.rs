@@ -22,8 +22,6 @@ struct FileSettings {
     appendfsync: Option<String>,
     no_appendfsync_on_rewrite: Option<String>,
     io_threads: Option<String>,
-    /// Whether threads of a server of this kind send replies before the write.
-    threads_may_reply_early: bool,
 }
 
 impl FileSettings {
@@ -33,7 +31,6 @@ impl FileSettings {
             appendfsync: context.setting("appendfsync"),
             no_appendfsync_on_rewrite: context.setting("no-appendfsync-on-rewrite"),
             io_threads: context.setting("io-threads"),
-            threads_may_reply_early: context.threads_may_reply_early(),
         }
     }
 
@@ -44,9 +41,10 @@ impl FileSettings {
             && self.no_appendfsync_on_rewrite.as_deref() == Some("no")
     }
 
-    /// Whether another thread may send a reply before the file has the write.
-    fn reply_early(&self) -> bool {
-        self.threads_may_reply_early && self.io_threads.as_deref() != Some("1")
+    /// Whether another thread may send a reply before the file has the write. `threads_may`:
+    /// whether those of a server of this kind do, if it has any.
+    fn reply_early(&self, threads_may: impl FnOnce() -> bool) -> bool {
+        self.io_threads.as_deref() != Some("1") && threads_may()
     }
 }
 
@@ -81,7 +79,10 @@ pub(super) fn is_always_durable(context: &mut Context<'_>) -> bool {
 
 fn is_trusted(context: &mut Context<'_>, settings: &FileSettings) -> bool {
     let is_in_folder = process::with(context.in_server(), |process| process.folder.is_some());
-    is_in_folder && settings.sync_always() && !settings.reply_early() && !begins_file(context)
+    is_in_folder
+        && settings.sync_always()
+        && !settings.reply_early(|| context.threads_may_reply_early())
+        && !begins_file(context)
 }
 
 fn begins_file(context: &mut Context<'_>) -> bool {
@@ -100,11 +101,14 @@ fn temporary_file(context: &mut Context<'_>) -> Option<SystemTime> {
     file.metadata().ok()?.modified().ok()
 }
 
-/// When a temporary file was last changed that a crash had left before the module is loaded. One
-/// that is in use was not left: the module is loaded while the server runs.
-pub(super) fn stale_file(context: &mut Context<'_>) -> Option<SystemTime> {
+/// Notes what there is when the module is loaded, and warns of settings.
+pub(super) fn load(context: &mut Context<'_>) {
+    let settings = FileSettings::read(context);
+    warn_of_threads(context, &settings);
+    // One that is in use was not left by a crash: the module is loaded while the server runs.
     let is_in_use = context.file_state() == FileState::BeingRewritten;
-    if is_in_use { None } else { temporary_file(context) }
+    let stale = if is_in_use { None } else { temporary_file(context) };
+    process::with(context.in_server(), |process| process.stale_file = stale);
 }
 
 /// Handles a change of the server's settings: writes may no longer be on disk before their reply.
@@ -135,9 +139,9 @@ pub(super) fn look_at_file(context: &mut Context<'_>) {
 /// Whether the state file says, after its next write too, that every write is on disk before its
 /// reply. (If it cannot be written now, nothing is granted until it is.)
 fn relies_on_file(server: InServer<'_>) -> bool {
-    let is_to_say =
-        |process: &mut Process| process.state.as_ref().is_some_and(StateFile::says_always_durable);
-    process::with(server, |process| process.node.is_always_durable() && is_to_say(process))
+    process::with(server, |process| {
+        process.state.as_ref().is_some_and(StateFile::says_always_durable)
+    })
 }
 
 fn rely_less(context: &mut Context<'_>) {
@@ -148,15 +152,10 @@ fn rely_less(context: &mut Context<'_>) {
     context.log(Level::Notice, line);
 }
 
-/// Warns of settings at the load of the module.
-pub(super) fn load(context: &mut Context<'_>) {
-    let settings = FileSettings::read(context);
-    warn_of_threads(context, &settings);
-}
-
 /// Warns, once, that `appendfsync always` does not help after a crash.
 fn warn_of_threads(context: &mut Context<'_>, settings: &FileSettings) {
-    let warns = settings.sync_always() && settings.reply_early();
+    let warns =
+        settings.sync_always() && settings.reply_early(|| context.threads_may_reply_early());
     let was_warned = process::with(context.in_server(), |process| {
         std::mem::replace(&mut process.warned_of_threads, warns)
     });
@@ -181,14 +180,9 @@ mod tests {
         let of = |values: [&str; 4], threads_may_reply_early| {
             let [appendonly, appendfsync, no_appendfsync_on_rewrite, io_threads] =
                 values.map(|value| (!value.is_empty()).then(|| value.to_owned()));
-            let settings = FileSettings {
-                appendonly,
-                appendfsync,
-                no_appendfsync_on_rewrite,
-                io_threads,
-                threads_may_reply_early,
-            };
-            settings.sync_always() && !settings.reply_early()
+            let settings =
+                FileSettings { appendonly, appendfsync, no_appendfsync_on_rewrite, io_threads };
+            settings.sync_always() && !settings.reply_early(|| threads_may_reply_early)
         };
         assert!(of(relied_on, true) && of(relied_on, false));
         // The server's threads matter only if they may reply early; empty is an unread setting.

@@ -92,9 +92,7 @@ pub(super) fn tick(context: &mut Context<'_>) {
             && process::is_due(&mut process.slots_seen_at, pause, now)
     });
     // A replica that knows who has a vote must notice if it is told to forget one of them.
-    let knows_voters = |process: &mut Process| {
-        process.node.electorates().is_some_and(|electorates| !electorates.known.is_empty())
-    };
+    let knows_voters = |process: &mut Process| process.node.knows_voters();
     if !is_due || !(can_answer(context) || process::with(server, knows_voters)) {
         return;
     }

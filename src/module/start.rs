@@ -47,7 +47,6 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
                     value to change it";
         context.log(Level::Notice, line);
     }
-    let stale_file = append_only::stale_file(context);
     let shares = is_in_cluster.then(|| context.cluster_nodes()).flatten();
     process::with(server, |process| {
         process.shares_at_load = shares.map(|text| read_shares(&text));
@@ -56,7 +55,6 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
         process.node.found(found, clock::read(), clock::boot_id());
         process.claimed = claimed;
         process.folder = Some(folder);
-        process.stale_file = stale_file;
         (process.loaded_at_port, process.port) = (port, port);
     });
     context.log(Level::Notice, concat!("lockmod ", env!("CARGO_PKG_VERSION"), " is ready"));

@@ -247,6 +247,12 @@ fn rewrites(server: &Server) -> bool {
     server.info_u64("aof_rewrite_in_progress") == 1
 }
 
+/// Sends a request that is refused: the node has begun when it is, and has granted nothing.
+fn begins(server: &Server) {
+    let refused = acquire(server, "lock", "", 1_000).expect_err("an empty token");
+    assert!(refused.starts_with("BADTOKEN"), "{refused}");
+}
+
 fn waits_after_a_crash(server: &mut Server) -> bool {
     granted(server, "lock", "holder", 2_000);
     server.kill();
@@ -277,8 +283,7 @@ fn a_promoted_server_is_not_trusted_with_every_write() {
     let master = Server::start();
     fill(&master);
     let mut server = slow_to_rewrite().module_arg("quarantine-on-promotion", "no").start();
-    let refused = acquire(&server, "lock", "", 1_000).expect_err("an empty token");
-    assert!(refused.starts_with("BADTOKEN"), "{refused}");
+    begins(&server);
     server.run(&format!("REPLICAOF 127.0.0.1 {}", master.port())).expect("follows");
     master.wait_for_replica(&server);
     // Valkey from 9.1 on takes over the file that it was sent, and needs no rewrite.
@@ -351,8 +356,7 @@ fn a_file_of_always_durable_writes_that_vanished_is_noticed() {
         .config("appendfsync", "always")
         .start();
     // Nothing was written yet, and nothing is missing.
-    let refused = acquire(&server, "lock", "", 1_000).expect_err("an empty token");
-    assert!(refused.starts_with("BADTOKEN"), "{refused}");
+    begins(&server);
     server.kill();
     server.start_again();
     granted(&server, "lock", "holder", 60_000);

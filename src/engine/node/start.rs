@@ -94,11 +94,6 @@ impl Node {
         matches!(self.stage, Stage::Begun)
     }
 
-    /// Whether a start after a crash relies on the append-only file, and grants at once.
-    pub const fn is_always_durable(&self) -> bool {
-        self.is_always_durable
-    }
-
     /// The [`Inventory::since`](super::Inventory::since) of the inventory that the start needs;
     /// `None` if it needs none.
     pub fn asks_for_inventory(&self) -> Option<UnixTime> {

@@ -347,6 +347,18 @@ mod tests {
         assert_eq!(node.statement.allowed(), file.ceilings);
     }
 
+    /// Otherwise the change would be made again and again while the disk refuses it.
+    #[test]
+    fn that_a_file_lacks_a_write_is_noted_once_whether_or_not_it_can_be_written() {
+        let node = Node::start(None, 0, false, Disk::Works);
+        let saved = Saved { is_always_durable: true, ..node.file.unwrap() };
+        let mut statement = Statement::new(saved, ClusterMemory::default());
+        assert!(statement.says_always_durable());
+        statement.change(Change::NotAlwaysDurable);
+        assert!(!statement.says_always_durable() && statement.is_behind());
+        assert!(!statement.draft(clocks(1)).unwrap().saved.is_always_durable);
+    }
+
     #[test]
     fn what_is_lowered_while_it_is_written_is_allowed_again() {
         let mut node = Node::start(None, 1_000, false, Disk::Works);

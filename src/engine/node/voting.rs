@@ -87,12 +87,17 @@ impl Node {
         self.slots.as_ref().is_some_and(|slots| is_fresh(slots))
     }
 
+    /// Whether this server knows who has a vote: it is or was a master, and may have one.
+    pub fn knows_voters(&self) -> bool {
+        self.electorates().is_some_and(|electorates| !electorates.known.is_empty())
+    }
+
     /// Whether this server has a vote, as it knows or this question says. It may have become a
     /// replica before it heard of the first electorate.
     pub fn has_vote(&self, asked: &ConfirmQuestion) -> bool {
-        let Some(Electorates { itself, known, .. }) = self.electorates() else { return false };
+        let Some(Electorates { itself, .. }) = self.electorates() else { return false };
         let told = asked.electorates.iter().flat_map(|told| &told.known);
-        !known.is_empty() || { told }.any(|electorate| electorate.members.contains(itself))
+        self.knows_voters() || { told }.any(|electorate| electorate.members.contains(itself))
     }
 
     /// Answers another master's question for confirmation, just after the node has looked at its

@@ -165,12 +165,10 @@ impl Context<'_> {
         let fields = [c"aof_rewrite_in_progress", c"aof_rewrite_scheduled", c"aof_enabled"];
         let [is_being_rewritten, is_scheduled, is_on] =
             self.figures(c"persistence", fields).map(|figure| figure != Some(0));
-        if !is_on {
-            FileState::Unwritten
-        } else if is_being_rewritten {
-            // The server says that it is scheduled, too, until after the event of the fork.
+        // Until after the event of the fork, the server says that it is scheduled, too.
+        if is_on && is_being_rewritten {
             FileState::BeingRewritten
-        } else if is_scheduled {
+        } else if is_scheduled || !is_on {
             FileState::Unwritten
         } else {
             FileState::Written
