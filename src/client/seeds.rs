@@ -12,10 +12,13 @@ use super::inbox::{NO_ANSWER, NoReply, most_telling};
 use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
 use super::slots::{SlotRange, read_slots};
+use crate::engine::SLOTS;
 use crate::wire::resp::Reader;
 
 /// How long a server has to answer before the next one is asked as well.
 const NEXT_AFTER: Duration = Duration::from_millis(25);
+/// How long the others have to answer, once one has told of a Cluster that lacks slots.
+const BETTER_WITHIN: Duration = Duration::from_millis(250);
 
 /// A Cluster, given by some of its servers: any that answers knows all others.
 #[derive(Debug, Clone)]
@@ -25,6 +28,11 @@ pub(super) struct Seeds {
     is_tls: bool,
     /// The login, and everything else that does not depend on where a server is.
     login: Address,
+}
+
+/// How many slots there are in these ranges.
+fn count(ranges: &[SlotRange]) -> usize {
+    ranges.iter().map(|range| (range.first..=range.last).len()).sum()
 }
 
 impl Seeds {
@@ -72,9 +80,10 @@ impl Seeds {
         Location::Tcp { host, port, is_tls: self.is_tls }
     }
 
-    /// Asks which master has which slots, until one server answers: the `known` ones first, then
-    /// the other seeds. Each has `patience` to answer, but one that hangs delays the next only for
-    /// a moment.
+    /// Asks which master has which slots, until one server tells of all: the `known` ones first,
+    /// then the other seeds. Each has `patience` to answer, but one that hangs delays the next only
+    /// for a moment. If none tells of all slots, the one that tells of most counts: a server that
+    /// was removed from the Cluster may have some again, by the keys that it has kept.
     ///
     /// # Errors
     /// Why none has answered.
@@ -91,16 +100,24 @@ impl Seeds {
                 .map_err(|failure| failure.at(&place))
         };
         let (mut places, mut asked) = (places.into_iter(), FuturesUnordered::new());
-        let mut failures = Vec::new();
+        let (mut failures, mut most) = (Vec::new(), Vec::new());
         loop {
             asked.extend(places.next().map(ask));
-            let soon = if places.len() == 0 { Duration::MAX } else { NEXT_AFTER };
+            let soon = match places.len() {
+                0 if most.is_empty() => Duration::MAX,
+                0 => BETTER_WITHIN,
+                _ => NEXT_AFTER,
+            };
             match timeout(soon, asked.next()).await {
-                Ok(Some(Ok(ranges))) => return Ok(ranges),
+                Ok(Some(Ok(ranges))) if count(&ranges) == usize::from(SLOTS) => return Ok(ranges),
+                Ok(Some(Ok(ranges))) if count(&most) < count(&ranges) => most = ranges,
+                Ok(Some(Ok(_))) => {}
                 Ok(Some(Err(failure))) => failures.push(failure),
-                Ok(None) => return Err(most_telling(failures, "no node of the Cluster answers")),
-                // It may still answer.
-                Err(_) => {}
+                Err(_) if places.len() > 0 => {}
+                Ok(None) | Err(_) if most.is_empty() => {
+                    return Err(most_telling(failures, "no node of the Cluster answers"));
+                }
+                Ok(None) | Err(_) => return Ok(most),
             }
         }
     }

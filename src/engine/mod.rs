@@ -57,8 +57,8 @@ pub use node::{
     LockState, Look, Mandate, MasterName, MoveAtOnce, NextCalls, Node, NodeAccount, Notice,
     Parting, Passage, Pledge, Promises, Question, Queued, ReadersAccount, Recovery, Released,
     Replicas, SLOTS, SUPPORT, Saved, Shares, SlotAnswer, SlotRuns, Slots, Stated, Statement, Stop,
-    Stopped, Succession, Sure, Tally, Tended, Tenure, Turn, Turning, Uncounted, Unlike, Waiter,
-    WaiterLimit, Warning, promote, question_number, recover, start,
+    Stopped, Succession, Sure, Tally, Tended, Tenure, Turn, Turning, Unconfirmed, Uncounted,
+    Unlike, Waiter, WaiterLimit, Warning, promote, question_number, recover, start,
 };
 pub use pursuit::{Harvest, PublishedGrant, Pursuit};
 pub use quorum::{NODES_MAX, NodeSet, Quorum};

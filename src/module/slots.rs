@@ -12,7 +12,7 @@ use super::state_file::StateFile;
 use super::{clock, config, process, start};
 use crate::engine::{
     Came, ConfirmQuestion, Instant, Millis, MoveAtOnce, Passage, QuarantineReason, Question,
-    Refusal, SlotRuns,
+    Refusal, SlotRuns, Unconfirmed,
 };
 use crate::wire::slots::{SlotMessage, has_highest_epoch, read_message, read_shares, slot_of};
 
@@ -154,19 +154,25 @@ fn tell_of_silent(context: &mut Context<'_>) {
         context.log(Level::Warning, &line);
     }
     // While the state file is behind, it is this node that asks nobody.
-    let silent = process::with(server, |process| {
+    let unconfirmed = process::with(server, |process| {
         let is_behind = process.state.as_ref().is_some_and(StateFile::is_behind);
-        if is_behind { Vec::new() } else { process.node.news_of_voters(now) }
+        if is_behind { None } else { process.node.news_of_voters(now) }
     });
-    if !silent.is_empty() {
-        let names = names(&silent);
-        let line = format!(
+    let line = match unconfirmed {
+        Some(Unconfirmed::Silent(silent)) if !silent.is_empty() => format!(
             "WARNING: nothing is granted or extended, because too few masters that have a vote \
-             confirm the slots of this node: no answer from {names}; start them, or CLUSTER \
-             FORGET those that will never return"
-        );
-        context.log(Level::Warning, &line);
-    }
+             confirm the slots of this node: no answer from {}; start them, or CLUSTER FORGET \
+             those that will never return",
+            names(&silent)
+        ),
+        Some(Unconfirmed::HasLeft) => "WARNING: nothing is granted or extended, because this \
+                                       server has left a Cluster, and has taken slots at its start \
+                                       in which masters there may grant locks: remove its data \
+                                       (FLUSHALL, CLUSTER RESET), or let it join that Cluster"
+            .to_owned(),
+        Some(Unconfirmed::Silent(_)) | None => return,
+    };
+    context.log(Level::Warning, &line);
 }
 
 fn names(masters: &[Vec<u8>]) -> String {

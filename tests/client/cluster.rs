@@ -129,7 +129,9 @@ async fn the_release_of_a_lock_whose_slot_has_no_master_waits_for_one() {
     let owner = &cluster.masters[cluster.owner("res")];
     let slot = owner.run("CLUSTER KEYSLOT res").unwrap();
     let slot: u16 = redis::from_redis_value(slot).unwrap();
-    owner.run(&format!("CLUSTER DELSLOTS {slot}")).unwrap();
+    for master in &cluster.masters {
+        master.run(&format!("CLUSTER DELSLOTS {slot}")).unwrap();
+    }
     until_refused(&locker, "{res}other", "no master of the Cluster has slot").await;
     drop(guard);
     until("the release is owed", || locker.owing().len() == 1).await;
@@ -318,6 +320,29 @@ async fn a_replica_that_takes_over_is_found() {
     let guard = locker.acquire("res").wait(Duration::from_secs(60)).await.unwrap();
     assert!(guard.fence() > fence && is_held(replica, "res"));
     guard.release().await.unwrap();
+}
+
+/// Regression: the first server that answered was followed, whatever it had.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_has_a_part_of_the_slots_is_followed_only_if_no_other_has_all() {
+    let cluster = Cluster::start(2, server);
+    let other = server().in_cluster().config("cluster-require-full-coverage", "no").start();
+    other.run("CLUSTER ADDSLOTSRANGE 0 9000").unwrap();
+    let place = |server: &Server| format!("127.0.0.1:{}", server.port());
+    let url = cluster.url().replacen("://", &format!("://{},", place(&other)), 1);
+    let locker = builder(&[url]).build().expect("the settings are good");
+    // "b" and "c" are in slots that the other one has, too.
+    for name in ["a", "b", "c", "d"] {
+        let guard = locker.acquire(name).await.expect("the Cluster has all slots");
+        assert_eq!((all_leases(&cluster, name), is_held(&other, name)), (1, false));
+        guard.release().await.expect("it was held");
+    }
+    let hangs = server().in_cluster().start();
+    hangs.pause();
+    let places = [&hangs, &other].map(place).join(",");
+    let locker = builder(&[format!("redis+cluster://{places}")]).build().expect("they are good");
+    locker.acquire("b").await.expect("what it has").release().await.expect("it was held");
+    hangs.resume();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

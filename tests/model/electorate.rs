@@ -4,7 +4,9 @@
 //! order. A master asks another one, and gets the answer late or never. As often as the bounds
 //! allow, a server comes to believe that other masters have slots; a master starts again, with what
 //! its state file has; or it dies for good, and the servers of others are told to forget it, when
-//! no answer of it counts any more. A master is *sure* while most of the electorate that counts for
+//! no answer of it counts any more. Or it is removed: its server is reset, and all others forget
+//! it; when it starts again, it knows no other, and takes a slot of the Cluster by the keys in its
+//! data file. A master is *sure* while most of the electorate that counts for
 //! it have answered not long ago, itself included if it has a vote.
 //!
 //! Two masters that are sure at the same time share a voter whose answers to both count: so it
@@ -17,7 +19,7 @@
 use std::collections::BTreeSet;
 
 use lockmod::engine::{
-    Elector, Electorate, Electorates, Instant, MasterName, Millis, Shares, Succession,
+    Elector, Electorate, Electorates, Instant, MasterName, Millis, Shares, SlotRuns, Succession,
 };
 use rand::RngExt;
 use stateright::{Model, Property};
@@ -51,6 +53,8 @@ pub(crate) enum Defect {
     KeepsItsLife,
     /// What was begun in another Cluster may take the place of what was begun here.
     OneOrigin,
+    /// A master that was removed begins alone in slots that it has taken by their keys.
+    ReturnsAlone,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +72,8 @@ pub(crate) struct Bounds {
     pub(crate) loses: bool,
     /// How many masters die.
     pub(crate) deaths: usize,
+    /// How many are removed.
+    pub(crate) removals: usize,
     /// Answers may be late.
     pub(crate) are_late: bool,
     pub(crate) defect: Defect,
@@ -83,11 +89,22 @@ pub(crate) enum Witness {
     /// A master with a vote in the first electorate is not sure, because another one has taken its
     /// place.
     LeftBehind,
+    /// A master that was removed has slots again, and knows no other.
+    Returned,
 }
 
 impl Witness {
-    pub(crate) const ALL: [Witness; 3] =
-        [Witness::TookOver, Witness::SureWithDifferentOnes, Witness::LeftBehind];
+    const ALL: [Witness; 4] =
+        [Witness::TookOver, Witness::SureWithDifferentOnes, Witness::LeftBehind, Witness::Returned];
+}
+
+/// Whether a master is in the Cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    Inside,
+    Removed,
+    /// It was removed, and has taken a slot at a start.
+    Returned,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -105,6 +122,7 @@ struct Master {
     died: Option<u8>,
     /// Whom its server was told to forget.
     forgotten: BTreeSet<usize>,
+    place: Place,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -129,12 +147,16 @@ pub(crate) enum Action {
     Die(usize),
     /// A server (first) is told to forget a dead master (second).
     Forget(usize, usize),
+    Remove(usize),
 }
 
 pub(crate) struct World {
     bounds: Bounds,
     witnessed: Witnessed,
 }
+
+/// By master: it alone.
+const ALONE: [u8; 5] = [0, 1, 2, 3, 4];
 
 fn name(master: usize) -> MasterName {
     vec![master as u8]
@@ -150,9 +172,11 @@ impl World {
         World { bounds, witnessed: Witnessed::default() }
     }
 
-    pub(crate) fn witnesses(&self) -> Vec<Witness> {
-        let has = |witness: &Witness| self.witnessed.has(*witness as u8);
-        Witness::ALL.into_iter().filter(has).collect()
+    /// What has not been reached.
+    pub(crate) fn unwitnessed(&self) -> Vec<Witness> {
+        let may_be = |witness: &Witness| *witness != Witness::Returned || self.bounds.removals > 0;
+        let lacks = |witness: &Witness| !self.witnessed.has(*witness as u8);
+        Witness::ALL.into_iter().filter(may_be).filter(lacks).collect()
     }
 
     fn count(&self) -> usize {
@@ -179,10 +203,19 @@ impl World {
     }
 
     fn believed(&self, master: &Master, at: usize) -> &'static [u8] {
-        self.bounds.beliefs[at][master.belief]
+        match master.place {
+            Place::Inside => self.bounds.beliefs[at][master.belief],
+            Place::Removed => &[],
+            Place::Returned => &ALONE[at..=at],
+        }
     }
 
     fn look(&self, state: &mut State, at: usize) {
+        self.see(state, at, false);
+    }
+
+    /// `finds`: its server has taken its slots by their keys.
+    fn see(&self, state: &mut State, at: usize, finds: bool) {
         let believed = self.believed(&state.masters[at], at);
         let (mut others, mut idle) = (Vec::new(), Vec::new());
         let forgotten = &state.masters[at].forgotten;
@@ -193,8 +226,9 @@ impl World {
                 false => idle.push(name(other)),
             }
         }
-        let own = believed.contains(&(at as u8)).then_some((0, 0)).into_iter().collect();
-        let shares = Shares { name: name(at), own, others, idle, ..Shares::default() };
+        let own: SlotRuns = believed.contains(&(at as u8)).then_some((0, 0)).into_iter().collect();
+        let found = if finds { own.clone() } else { SlotRuns::new() };
+        let shares = Shares { name: name(at), own, found, others, idle, ..Shares::default() };
         let master = &mut state.masters[at];
         master.succession.look(&shares, NOW);
         let known = &master.succession.electorates().known;
@@ -212,7 +246,11 @@ impl World {
         if is_new {
             master.origins.clear();
         }
-        self.look(state, at);
+        let returns = master.place == Place::Removed;
+        if returns {
+            master.place = Place::Returned;
+        }
+        self.see(state, at, returns && self.bounds.defect != Defect::ReturnsAlone);
     }
 
     /// What a master answers to one whose latest electorate is this.
@@ -298,6 +336,9 @@ impl World {
             self.witnessed.saw(Witness::SureWithDifferentOnes as u8);
         }
         let took_over = |at: usize| counting(at).is_some_and(|one| one.number > 0);
+        if state.masters.iter().any(|master| master.place == Place::Returned) {
+            self.witnessed.saw(Witness::Returned as u8);
+        }
         if (0..self.count()).any(took_over) {
             self.witnessed.saw(Witness::TookOver as u8);
             let has_vote = |at: &usize| self.bounds.beliefs[0][0].contains(&(*at as u8));
@@ -339,6 +380,7 @@ impl Model for World {
             origins: BTreeSet::new(),
             died: None,
             forgotten: BTreeSet::new(),
+            place: Place::Inside,
         };
         let mut state = State { masters: (0..self.count()).map(master).collect(), starts: 0 };
         (0..self.count()).for_each(|at| self.look(&mut state, at));
@@ -353,12 +395,18 @@ impl Model for World {
         actions.push(Action::Tick);
         let is_alive = |at: &usize| state.masters[*at].died.is_none();
         let living = (0..self.count()).filter(is_alive).count();
+        let is_inside = |master: &&Master| master.place == Place::Inside;
+        let inside = state.masters.iter().filter(is_inside).count();
         for at in (0..self.count()).filter(is_alive) {
             if self.count() - living < self.bounds.deaths {
                 actions.push(Action::Die(at));
             }
-            if state.masters[at].belief + 1 < self.bounds.beliefs[at].len() {
+            let is_inside = state.masters[at].place == Place::Inside;
+            if is_inside && state.masters[at].belief + 1 < self.bounds.beliefs[at].len() {
                 actions.push(Action::Believe(at));
+            }
+            if is_inside && inside + self.bounds.removals > self.count() {
+                actions.push(Action::Remove(at));
             }
             if state.starts < self.bounds.starts {
                 actions.push(Action::Start(at));
@@ -366,18 +414,20 @@ impl Model for World {
                     actions.push(Action::StartEmpty(at));
                 }
             }
+            let knows = |one: usize, other: usize| !state.masters[one].forgotten.contains(&other);
             for other in (0..self.count()).filter(|other| *other != at) {
                 let died = state.masters[other].died;
-                if died.is_none() {
+                let is_heard = died.is_none() && knows(at, other) && knows(other, at);
+                if is_heard {
                     actions.push(Action::Ask(at, other));
                 }
                 if state.masters[at].on_the_way[other].is_some() {
                     actions.push(Action::Receive(at, other));
-                } else if self.bounds.are_late && died.is_none() {
+                } else if self.bounds.are_late && is_heard {
                     actions.push(Action::AskSlowly(at, other));
                 }
                 let is_over = died.is_some_and(|ago| COUNTS < ago);
-                if is_over && !state.masters[at].forgotten.contains(&other) {
+                if is_over && knows(at, other) {
                     actions.push(Action::Forget(at, other));
                 }
             }
@@ -426,6 +476,16 @@ impl Model for World {
             Action::Die(at) => state.masters[at].died = Some(0),
             Action::Forget(at, dead) => {
                 state.masters[at].forgotten.insert(dead);
+                self.look(&mut state, at);
+            }
+            Action::Remove(at) => {
+                let others = (0..self.count()).filter(|other| *other != at);
+                state.masters[at].forgotten = others.clone().collect();
+                state.masters[at].place = Place::Removed;
+                for other in others {
+                    state.masters[other].forgotten.insert(at);
+                    self.look(&mut state, other);
+                }
                 self.look(&mut state, at);
             }
             Action::StartEmpty(at) => {

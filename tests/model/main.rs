@@ -1072,6 +1072,7 @@ const DRIFTING: electorate::Bounds = electorate::Bounds {
     starts: 0,
     loses: false,
     deaths: 0,
+    removals: 0,
     are_late: true,
     defect: electorate::Defect::None,
 };
@@ -1113,19 +1114,20 @@ const BEGINNING: electorate::Bounds = electorate::Bounds {
 
 fn wander_among_electorates(walks: u64) {
     for bounds in [DRIFTING, DIVIDED, MEETING, BEGINNING] {
-        for (starts, loses, deaths, are_late) in [
-            (0, false, 0, false),
-            (0, false, 0, true),
-            (2, false, 0, true),
-            (3, true, 0, false),
-            (0, false, 3, true),
-            (2, false, 2, true),
+        for (starts, loses, deaths, removals, are_late) in [
+            (0, false, 0, 0, false),
+            (0, false, 0, 0, true),
+            (2, false, 0, 0, true),
+            (3, true, 0, 0, false),
+            (0, false, 3, 0, true),
+            (2, false, 2, 0, true),
+            (4, false, 1, 1, true),
         ] {
-            let bounds = electorate::Bounds { starts, loses, deaths, are_late, ..bounds };
+            let bounds = electorate::Bounds { starts, loses, deaths, removals, are_late, ..bounds };
             let world = electorate::World::new(bounds);
             let found = world.wander(walks);
             assert!(found.is_none(), "{bounds:?}: {found:?}");
-            assert_eq!(world.witnesses(), electorate::Witness::ALL);
+            assert_eq!(world.unwitnessed(), [], "{bounds:?}");
         }
     }
 }
@@ -1144,14 +1146,15 @@ fn masters_that_have_a_majority_share_a_voter_in_many_walks() {
 /// A broken variant must let two masters decide that share no voter.
 #[track_caller]
 fn divides(defect: electorate::Defect) {
-    let (starts, loses) = match defect {
-        electorate::Defect::Forgets => (4, false),
-        electorate::Defect::KeepsItsLife => (4, true),
-        _ => (0, false),
+    let (starts, loses, removals) = match defect {
+        electorate::Defect::Forgets => (4, false, 0),
+        electorate::Defect::KeepsItsLife => (4, true, 0),
+        electorate::Defect::ReturnsAlone => (2, false, 1),
+        _ => (0, false, 0),
     };
     let is_of_two = defect == electorate::Defect::OneOrigin;
     let bounds = if is_of_two { MEETING } else { DIVIDED };
-    let bounds = electorate::Bounds { defect, starts, loses, are_late: false, ..bounds };
+    let bounds = electorate::Bounds { defect, starts, loses, removals, are_late: false, ..bounds };
     let found = electorate::World::new(bounds).wander(20_000);
     let steps = found.unwrap_or_else(|| panic!("{defect:?} was not found out"));
     println!("{defect:?}: {} steps", steps.len());
@@ -1195,6 +1198,11 @@ fn masters_that_vote_although_they_have_lost_their_state_file_are_found_out() {
 #[test]
 fn masters_that_are_replaced_by_those_of_another_cluster_are_found_out() {
     divides(electorate::Defect::OneOrigin);
+}
+
+#[test]
+fn masters_that_were_removed_and_begin_alone_are_found_out() {
+    divides(electorate::Defect::ReturnsAlone);
 }
 
 // ----------------------------------------------------------------------- how long leases may stand

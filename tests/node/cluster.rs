@@ -963,6 +963,56 @@ fn a_slot_that_the_server_takes_at_its_start_waits_for_the_longest_lease() {
     assert!(killed_at.elapsed() > std::time::Duration::from_secs(3));
 }
 
+/// Regression: it knew no other master, began alone, and granted locks of the Cluster once more.
+#[test]
+fn a_master_that_was_removed_and_finds_locks_in_its_data_grants_none() {
+    for is_seen in [true, false] {
+        comes_back_to_its_data(is_seen);
+    }
+}
+
+/// `is_seen`: it runs for long enough to see that it was removed.
+fn comes_back_to_its_data(is_seen: bool) {
+    let partial = || builder().config("cluster-require-full-coverage", "no");
+    let short = || partial().module_arg("max-ttl", 1_000).start();
+    let Pair { mut from, to, third } = Pair::of(short(), short());
+    let conn = &mut from.connect();
+    ask_all(conn, &[("LOCK.ACQUIRE res A 1000", "1"), ("SAVE", "OK"), ("FLUSHALL", "OK")]);
+    let (slot, id) = (ask(conn, "CLUSTER KEYSLOT res"), ask(conn, "CLUSTER MYID"));
+    for other in [&to, &third] {
+        ask(&mut other.connect(), &format!("CLUSTER FORGET {id}"));
+    }
+    assert_eq!(ask(conn, "CLUSTER RESET"), "OK");
+    if is_seen {
+        wait_until("it sees that", || from.info_u64("lockmod_electorates") == 0);
+    }
+    // It keeps its data file, as `redis-cli --cluster del-node` does.
+    from.kill();
+    let grants_nothing = |from: &Server, start: usize| {
+        let line = "this server has left a Cluster, and has taken slots at its start";
+        wait_until("it says why it grants nothing", || from.log().matches(line).count() == start);
+        let conn = &mut from.connect();
+        assert!(ask(conn, "CLUSTER NODES").contains(&format!("connected {slot}")));
+        // That ends waits, and this is none.
+        assert_eq!(ask(conn, "CONFIG SET lockmod.quarantine no"), "OK");
+        let text = ask(conn, "LOCK.ACQUIRE res B 1000");
+        assert!(is_asking(&text), "{text}");
+    };
+    for start in 1..=2 {
+        from.start_again();
+        grants_nothing(&from, start);
+        from.kill();
+    }
+    from.start_again();
+    // Whoever gives it slots knows what they do.
+    let conn = &mut from.connect();
+    assert_eq!(ask(conn, &format!("CLUSTER DELSLOTS {slot}")), "OK");
+    wait_until("it has seen that", || from.info_u64("lockmod_electorates") == 0);
+    assert_eq!(ask(conn, &format!("CLUSTER ADDSLOTS {slot}")), "OK");
+    let granted = || ask(conn, "LOCK.ACQUIRE res B 100").parse::<u64>().ok();
+    assert!(wait_for("the lock is granted", granted) > 1);
+}
+
 /// Regression: it decided about an older copy of a lock that had moved.
 #[test]
 fn a_node_that_crashes_while_a_slot_leaves_asks_before_it_decides_there() {

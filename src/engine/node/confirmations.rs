@@ -27,6 +27,16 @@ const COUNTS: Millis = Millis::new(SUPPORT.get() / 2 - CONFIRM_DELAY.get());
 const ASK_EVERY: Millis = Millis::new(BEAT.get() / 2);
 const HURRY: Millis = Millis::new(BEAT.get() / 10);
 
+/// Why most masters do not confirm the slots of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unconfirmed {
+    /// These masters do not answer.
+    Silent(Vec<MasterName>),
+    /// Its server has left a Cluster, and has taken slots by their keys since. The masters there
+    /// may decide in these.
+    HasLeft,
+}
+
 /// What another master has confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Voter {
@@ -440,22 +450,25 @@ impl Confirmations {
         self.are_most(|voter| voter.counts(now))
     }
 
-    /// Those with a vote that do not answer, once, if they are too many for long.
-    pub(super) fn news_of_silent(&mut self, now: Instant) -> Vec<MasterName> {
+    /// Why too few masters confirm the slots, once, if that lasts.
+    pub(super) fn news_of_silent(&mut self, now: Instant) -> Option<Unconfirmed> {
         if self.own.len() == 0 || self.reach_most(now) {
             self.silence = None;
-            return Vec::new();
+            return None;
         }
         let (since, is_told) = self.silence.get_or_insert((now, false));
         if *is_told || now < since.after(SUPPORT) {
-            return Vec::new();
+            return None;
         }
         *is_told = true;
-        if self.panels.is_empty() {
-            return self.succession.silent();
+        if self.succession.has_left() {
+            return Some(Unconfirmed::HasLeft);
         }
-        let silent = self.votes().filter(|voter| !voter.counts(now));
-        silent.map(|voter| voter.elector.name.clone()).collect()
+        let silent = || self.votes().filter(|voter| !voter.counts(now));
+        Some(Unconfirmed::Silent(match self.panels.is_empty() {
+            true => self.succession.silent(),
+            false => silent().map(|voter| voter.elector.name.clone()).collect(),
+        }))
     }
 
     /// Whether most masters confirm that this slot is the node's own.

@@ -51,6 +51,12 @@ impl Electorate {
         let origin = if members.len() > 1 { hash_of(&members).max(1) } else { 0 };
         Electorate { number: 0, origin, members }
     }
+
+    /// Without members: nobody has a majority of it. For a server that has left a Cluster, and has
+    /// slots of that one.
+    fn of_nobody() -> Electorate {
+        Electorate { number: 0, origin: 0, members: BTreeSet::new() }
+    }
 }
 
 /// The electorates that a master knows: what it tells the others, and keeps on disk.
@@ -93,7 +99,19 @@ impl Electorates {
         electorate.members.iter().filter(move |one| !is_gone(one))
     }
 
-    /// Forgets the one that the master began with while it knew no other: nobody was told.
+    /// Whether its server has left a Cluster, and has taken slots by their keys since: the masters
+    /// there may decide in these.
+    fn has_left(&self) -> bool {
+        self.known.contains(&Electorate::of_nobody())
+    }
+
+    /// Whether it has been in a Cluster, and not alone.
+    fn has_had_company(&self) -> bool {
+        let is_alone = |one: &Electorate| one.origin == 0 && !one.members.is_empty();
+        self.itself.life != 0 && !self.known.iter().any(is_alone)
+    }
+
+    /// Forgets what the master knew while its server knew no other: nobody was told.
     fn meet_others(&mut self) {
         self.known.retain(|one| one.origin != 0);
     }
@@ -126,8 +144,8 @@ impl Electorates {
 
     /// Drops electorates that nobody is left of, and forgotten names that no longer matter.
     fn tidy(&mut self) {
-        let empty: Vec<_> =
-            self.known.iter().filter(|one| self.voters(one).next().is_none()).cloned().collect();
+        let is_empty = |one: &&Electorate| one.origin != 0 && self.voters(one).next().is_none();
+        let empty: Vec<_> = self.known.iter().filter(is_empty).cloned().collect();
         empty.iter().for_each(|one| {
             self.known.remove(one);
         });
@@ -141,6 +159,14 @@ impl Electorates {
         };
         self.gone.retain(|name, up_to| matters(name, *up_to));
     }
+}
+
+/// Whether a server has come back from a Cluster, in which its master knew these electorates, with
+/// slots of that one: it was reset, or its `nodes.conf` is lost, and at its start it has taken the
+/// slots of the keys in its data file.
+fn has_returned(before: &Electorates, shares: &Shares) -> bool {
+    let takes = !shares.found.is_empty() && shares.other_masters().is_empty();
+    takes && before.has_had_company()
 }
 
 pub(super) fn hash_of(value: &impl Hash) -> u64 {
@@ -182,6 +208,8 @@ pub struct Succession {
     /// The nodes that it knew while it had no slots, and no longer knows, each with the number of
     /// the latest electorate then.
     missing: BTreeMap<MasterName, u64>,
+    /// If the server has left a Cluster: the slots that it has had since its first look.
+    taken: Option<SlotSet>,
 }
 
 impl Succession {
@@ -198,6 +226,7 @@ impl Succession {
             others: BTreeSet::new(),
             own: SlotRuns::new(),
             missing: BTreeMap::new(),
+            taken: None,
         }
     }
 
@@ -267,7 +296,10 @@ impl Succession {
         let others = shares.all_others();
         let forgotten: Vec<_> = self.others.difference(&others).cloned().collect();
         let number = self.electorates.latest().map(|latest| latest.number);
-        if self.is_new(shares, &forgotten) {
+        if has_returned(&before, shares) {
+            self.begin_life(&shares.name, now);
+            self.electorates.known = [Electorate::of_nobody()].into();
+        } else if self.is_new(shares, &forgotten) {
             self.begin_life(&shares.name, now);
         } else if let Some(number) = number {
             self.missing.extend(forgotten.into_iter().map(|name| (name, number)));
@@ -282,6 +314,7 @@ impl Succession {
         if !masters.is_empty() {
             self.electorates.meet_others();
         }
+        self.give_up_taken(&SlotSet::of(&shares.own));
         (self.others, self.own) = (others, shares.own.clone());
         if (&self.belief.with_slots, &self.belief.masters) != (&with_slots, &masters) {
             self.belief = Belief { with_slots, masters, since: now, is_proposed: false };
@@ -306,6 +339,23 @@ impl Succession {
         let is_bare = is_bare && !self.electorates.known.is_empty();
         let was_reset = (has_lost_all && !self.has_kept(shares)) || is_bare;
         itself.life == 0 || itself.name != shares.name || was_reset
+    }
+
+    /// A server that has left a Cluster goes on alone only without the slots that it has taken.
+    fn give_up_taken(&mut self, own: &SlotSet) {
+        if self.electorates.has_left() {
+            let taken = self.taken.get_or_insert_with(|| own.clone());
+            taken.keep(own);
+            if taken.len() == 0 {
+                self.electorates.meet_others();
+            }
+        }
+    }
+
+    /// Whether the server has left a Cluster, and has slots of that one all the same: it decides in
+    /// none, because nobody knows what the masters there do.
+    pub fn has_left(&self) -> bool {
+        self.electorates.has_left()
     }
 
     fn begin_life(&mut self, name: &MasterName, now: Instant) {
@@ -739,6 +789,60 @@ mod tests {
             one.look(&shares(name, with_slots, &[]), at(300));
             assert_eq!(*one.electorates(), electorates, "only once");
         }
+    }
+
+    /// Regression: it began alone, with slots that the Cluster had given to others.
+    #[test]
+    fn a_server_that_finds_slots_of_a_cluster_that_it_has_left_decides_in_none() {
+        let found = |others: &[&str]| {
+            let all: Vec<_> = others.iter().copied().chain(["a"]).collect();
+            Shares { found: vec![(0, 0)], ..shares("a", &all, &[]) }
+        };
+        let starts = |electorates: &Electorates, shares: &Shares| {
+            let mut one = Succession::new(2, electorates.clone(), DELAY);
+            one.look(shares, at(0));
+            one.look(&Shares { found: Vec::new(), ..shares.clone() }, at(9_000));
+            one
+        };
+        let is_alone = |one: &Succession| one.majorities() == [(Vec::new(), 0)];
+        let reset = {
+            let mut one = master(&[electorate(3, ABC)], &["b", "c"], &[]);
+            one.look(&shares("a", &[], &[]), at(100));
+            one.electorates().clone()
+        };
+        let alone = of("a", &[beginning(&["a"])]);
+        // (what its file has, what it sees, whether it has left)
+        for (before, seen, has_left) in [
+            (&reset, found(&[]), true),
+            // The file has not seen the reset, or the server has lost its `nodes.conf`.
+            (&of("a", &[electorate(3, ABC)]), found(&[]), true),
+            (&of("z", &[electorate(3, ABC)]), found(&[]), true),
+            (&reset, shares("a", &["a"], &[]), false),
+            (&Electorates::default(), found(&[]), false),
+            (&alone, found(&[]), false),
+            (&reset, found(&["b"]), false),
+        ] {
+            let one = starts(before, &seen);
+            assert_eq!(one.has_left(), has_left, "{before:?} {seen:?}");
+            assert_eq!(is_alone(&one), !has_left && seen.others.is_empty());
+        }
+        let mut left = starts(&reset, &found(&[]));
+        assert!(left.news().is_some_and(|news| news.itself.life != 0), "the file must have that");
+        assert_eq!(left.majorities(), [(Vec::new(), 1)], "of nobody");
+        // The server has saved that it has the slot.
+        let mut again = starts(left.electorates(), &shares("a", &["a"], &[]));
+        assert!(again.has_left());
+        let mut joins = again.clone();
+        joins.sees(&["a"], &["b"], 9_100);
+        assert_eq!(joins.knows(), [], "it tells nobody");
+        let mut told = again.clone();
+        told.hears("b", &[electorate(3, &["b", "c"])], 9_100);
+        assert_eq!(told.knows(), [electorate(3, &["b", "c"])]);
+        // It was given another slot, and not this one.
+        again.look(&Shares { own: vec![(7, 7)], ..shares("a", &["a"], &[]) }, at(9_100));
+        again.look(&Shares { own: vec![(0, 7)], ..shares("a", &["a"], &[]) }, at(9_300));
+        again.look(&Shares { own: vec![(0, 7)], ..shares("a", &["a"], &[]) }, at(19_000));
+        assert!(is_alone(&again));
     }
 
     /// It has met one again before it looked.

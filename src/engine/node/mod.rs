@@ -52,6 +52,7 @@ pub use authority::{Attached, Authority, BEAT, Heartbeat, Mandate, Pledge, SUPPO
 pub use availability::Availability;
 pub use change::Change;
 pub use cluster_memory::ClusterMemory;
+pub use confirmations::Unconfirmed;
 pub use direct::{Direct, Grantee};
 pub use electorate::{Elector, Electorate, Electorates, MasterName, Succession};
 pub use facts::{Decided, Stated};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{SLOTS, SlotRuns};
 
 /// A set of slots.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SlotSet(Box<[u64; SLOTS as usize / 64]>);
 
 impl Default for SlotSet {

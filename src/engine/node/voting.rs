@@ -2,7 +2,7 @@
 //! vote. docs/design.md, "Slots that move", rules 10 and 11.
 
 use super::Node;
-use super::confirmations::CONFIRM_DELAY;
+use super::confirmations::{CONFIRM_DELAY, Unconfirmed};
 use super::electorate::{Elector, Electorates};
 use super::shares::{ConfirmQuestion, Confirmation, LeaseLength, question_number};
 use super::slots::Slots;
@@ -153,10 +153,10 @@ impl Node {
         self.wait_for_others(now);
     }
 
-    /// The masters that have a vote and do not answer, if they are so many that the node has
-    /// decided nowhere for some seconds; once.
-    pub fn news_of_voters(&mut self, now: Instant) -> Vec<Vec<u8>> {
-        self.slots.as_mut().map(|own| own.confirmations.news_of_silent(now)).unwrap_or_default()
+    /// Why most masters do not confirm the slots of this one, if it has decided nowhere for some
+    /// seconds; once.
+    pub fn news_of_voters(&mut self, now: Instant) -> Option<Unconfirmed> {
+        self.slots.as_mut().and_then(|own| own.confirmations.news_of_silent(now))
     }
 }
 
