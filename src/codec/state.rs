@@ -4,6 +4,8 @@
 //! [`CodecError::Corrupt`], whatever its version. An intact file of a newer version is
 //! [`CodecError::Newer`]: a build that cannot read it must not overwrite it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bincode::{Decode, Encode};
 
 use super::{CodecError, decode, encode, fence, split};
@@ -13,10 +15,12 @@ use crate::engine::{
 };
 
 /// The newest version of a state file that this build reads. It writes it for a server of a Cluster
-/// where a move of a slot at once has failed, or is under way; before, version 8 for one that knows
-/// how long leases may be; before that, version 5 or 4, with doubts or without; version 3 for
-/// another node that rests on replicas, and version 2 for all others. Older builds can read these.
-pub const STATE_VERSION: u8 = 9;
+/// in which masters were forgotten; otherwise, version 9 for one where a move of a slot at once has
+/// failed, or is under way; otherwise, version 8 for one that knows how long leases may be; before
+/// that, version 5 or 4, with doubts or without; version 3 for another node that rests on replicas,
+/// and version 2 for all others. Older builds can read these.
+pub const STATE_VERSION: u8 = 10;
+const WITHOUT_ORIGINS: u8 = 9;
 const WITHOUT_FAILED_DEPARTURES: u8 = 8;
 const WITH_LENGTHS_OF_MASTERS: u8 = 7;
 const WITH_ONE_LENGTH: u8 = 6;
@@ -138,6 +142,13 @@ struct StateV9 {
 }
 
 #[derive(Encode, Decode)]
+struct StateV10 {
+    state: StateV9,
+    /// Origin, name, number.
+    gone: Vec<(u64, Vec<u8>, u64)>,
+}
+
+#[derive(Encode, Decode)]
 struct LengthV8 {
     longest_ms: u64,
     until_boot_ms: Option<u64>,
@@ -186,13 +197,13 @@ impl StateV3 {
 
 impl StateV4 {
     fn of(state: StateV3, electorates: &Electorates) -> StateV4 {
-        let Electorates { itself, known, gone } = electorates.clone();
+        let Electorates { itself, known, gone: _ } = electorates.clone();
         let elector = |Elector { name, life }| ElectorV4 { name, life };
         let known = known.into_iter().map(|Electorate { number, origin, members }| {
             (number, origin, members.into_iter().map(elector).collect())
         });
         let (itself, known) = (elector(itself), known.collect());
-        StateV4 { state, itself, known, gone: gone.into_iter().collect() }
+        StateV4 { state, itself, known, gone: Vec::new() }
     }
 
     /// Version 4 did not record doubts.
@@ -207,8 +218,12 @@ impl StateV4 {
             let members = members.into_iter().map(elector).collect();
             Electorate { number, origin, members }
         });
-        let (itself, known) = (elector(itself), known.collect());
-        (state, Electorates { itself, known, gone: gone.into_iter().collect() })
+        let (itself, known): (_, BTreeSet<Electorate>) = (elector(itself), known.collect());
+        // Until version 9, these were of all electorates.
+        let gone: BTreeMap<_, _> = gone.into_iter().collect();
+        let origins = known.iter().map(|one| one.origin).filter(|_| !gone.is_empty());
+        let gone = origins.map(|origin| (origin, gone.clone())).collect();
+        (state, Electorates { itself, known, gone })
     }
 }
 
@@ -260,13 +275,30 @@ impl StateV9 {
         StateV9 { state, failed_departures: memory.failed_departures.clone() }
     }
 
+    /// Version 9 did not record in which electorates masters were forgotten.
+    fn upgrade(self) -> StateV10 {
+        StateV10 { state: self, gone: Vec::new() }
+    }
+}
+
+impl StateV10 {
+    fn of(state: StateV9, memory: &ClusterMemory) -> StateV10 {
+        let gone = memory.electorates.gone.iter().flat_map(|(origin, names)| {
+            names.iter().map(|(name, up_to)| (*origin, name.clone(), *up_to))
+        });
+        StateV10 { state, gone: gone.collect() }
+    }
+
     fn memory(self) -> (StateV3, bool, ClusterMemory) {
-        let StateV9 { state, failed_departures } = self;
+        let StateV10 { state: StateV9 { state, failed_departures }, gone } = self;
         let StateV8 { state: StateV5 { state, doubts }, lengths, gone_until_boot_ms } = state;
         let length = |LengthV8 { longest_ms, until_boot_ms }| {
             (Millis::new(longest_ms), until_boot_ms.map(Instant::from_millis))
         };
-        let (state, electorates) = state.electorates();
+        let (state, mut electorates) = state.electorates();
+        for (origin, name, up_to) in gone {
+            electorates.gone.entry(origin).or_default().insert(name, up_to);
+        }
         let lengths = lengths.into_iter().map(length).collect();
         let gone_until = gone_until_boot_ms.map(Instant::from_millis);
         (state, doubts, ClusterMemory { electorates, lengths, gone_until, failed_departures })
@@ -306,13 +338,25 @@ pub fn encode_state(saved: &Saved, memory: &ClusterMemory) -> Vec<u8> {
         nothing_counts_until_boot_ms: saved.nothing_counts_until.as_millis(),
         stop: saved.stop.map(StopV2::of),
     };
+    let versioned = encode_version(state, saved, memory);
+    let mut bytes = [NAME, &versioned].concat();
+    bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
+    bytes
+}
+
+/// In the earliest version that has all of this, so that older builds can read it.
+fn encode_version(state: StateV2, saved: &Saved, memory: &ClusterMemory) -> Vec<u8> {
     let longest_ms = saved.longest.get();
     let in_cluster = |state| StateV4::of(StateV3 { state, longest_ms }, &memory.electorates);
     let with_doubts = |state| StateV5 { state: in_cluster(state), doubts: saved.doubts };
-    let versioned = if !memory.failed_departures.is_empty() {
-        encode(STATE_VERSION, &StateV9::of(StateV8::of(with_doubts(state), memory), memory))
+    let with_lengths = |state| StateV8::of(with_doubts(state), memory);
+    if !memory.electorates.gone.is_empty() {
+        let state = StateV9::of(with_lengths(state), memory);
+        encode(STATE_VERSION, &StateV10::of(state, memory))
+    } else if !memory.failed_departures.is_empty() {
+        encode(WITHOUT_ORIGINS, &StateV9::of(with_lengths(state), memory))
     } else if !memory.lengths.is_empty() || memory.gone_until.is_some() {
-        encode(WITHOUT_FAILED_DEPARTURES, &StateV8::of(with_doubts(state), memory))
+        encode(WITHOUT_FAILED_DEPARTURES, &with_lengths(state))
     } else if saved.doubts {
         encode(WITHOUT_LENGTHS, &with_doubts(state))
     } else if memory.electorates != Electorates::default() {
@@ -321,14 +365,18 @@ pub fn encode_state(saved: &Saved, memory: &ClusterMemory) -> Vec<u8> {
         encode(WITHOUT_ELECTORATES, &StateV3 { state, longest_ms })
     } else {
         encode(WITHOUT_LONGEST, &state)
-    };
-    let mut bytes = [NAME, &versioned].concat();
-    bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
-    bytes
+    }
 }
 
 /// The payload of a file of this version, as the newest version has it.
-fn decode_version(version: u8, payload: &[u8]) -> Result<StateV9, CodecError> {
+fn decode_version(version: u8, payload: &[u8]) -> Result<StateV10, CodecError> {
+    Ok(match version {
+        STATE_VERSION => decode::<_, BYTES_MAX_IN_CLUSTER>(payload)?,
+        _ => decode_earlier(version, payload)?.upgrade(),
+    })
+}
+
+fn decode_earlier(version: u8, payload: &[u8]) -> Result<StateV9, CodecError> {
     let in_cluster = |state: StateV4| state.upgrade().upgrade().upgrade();
     let of_group = |state: StateV3| in_cluster(state.upgrade());
     let of_any = |state: StateV2| of_group(state.upgrade());
@@ -390,7 +438,7 @@ pub fn decode_state(bytes: &[u8]) -> Result<(Saved, ClusterMemory), CodecError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Fence;
+    use crate::engine::{Fence, Forgotten};
     use proptest::prelude::*;
 
     fn saved(stop: Option<Stopped>) -> Saved {
@@ -426,7 +474,13 @@ mod tests {
         let known = [(7, members(b"abc")), (u64::MAX, members(b"b"))];
         let electorate = |(number, members)| Electorate { number, origin: u64::MAX, members };
         let known = known.map(electorate).into();
-        Electorates { itself: elector(&b'b'), known, gone: [(vec![b'a'; 40], 7)].into() }
+        Electorates { itself: elector(&b'b'), known, gone: Forgotten::new() }
+    }
+
+    /// Of each of these origins.
+    fn gone(origins: &[u64]) -> Forgotten {
+        let names = || [(vec![b'a'; 40], 7)].into();
+        origins.iter().map(|origin| (*origin, names())).collect()
     }
 
     fn memory() -> ClusterMemory {
@@ -466,10 +520,13 @@ mod tests {
                 let ClusterMemory { lengths, gone_until, .. } = self::memory();
                 let heard = ClusterMemory { lengths, ..memory.clone() };
                 let failed_departures = vec![(3, 4), (9, 9)];
+                let mut forgotten = memory.clone();
+                forgotten.electorates.gone = gone(&[3, u64::MAX]);
                 for (memory, version) in [
                     (heard, WITHOUT_FAILED_DEPARTURES),
                     (ClusterMemory { gone_until, ..memory.clone() }, WITHOUT_FAILED_DEPARTURES),
-                    (ClusterMemory { failed_departures, ..memory }, STATE_VERSION),
+                    (ClusterMemory { failed_departures, ..memory }, WITHOUT_ORIGINS),
+                    (forgotten, STATE_VERSION),
                 ] {
                     let bytes = encode_state(&saved, &memory);
                     assert_eq!(bytes[NAME.len()], version);
@@ -487,7 +544,7 @@ mod tests {
             let bytes = encode_state(&saved(None), &memory);
             let body = &bytes[NAME.len()..bytes.len() - CHECKSUM_BYTES];
             let (version, payload) = split(body, STATE_VERSION).expect("a version");
-            decode_version(version, payload).expect("a file").state.state
+            decode_version(version, payload).expect("a file").state.state.state
         };
         let read = |versioned: Vec<u8>| {
             let mut bytes = [NAME, &versioned].concat();
@@ -510,6 +567,23 @@ mod tests {
         let lengths = vec![said(7, Some(6)), said(5, None)];
         let of_masters = StateV7 { state: state(), lengths, reign: Some((3, 9)) };
         assert_eq!(read(encode(WITH_LENGTHS_OF_MASTERS, &of_masters)), memory);
+    }
+
+    /// Nobody knew in electorates of which origin they had no vote: in all that were known.
+    #[test]
+    fn a_file_of_an_earlier_version_forgets_masters_in_all_that_is_known() {
+        let mut memory = memory();
+        let saved = saved(None);
+        let bytes = encode_state(&saved, &memory);
+        let body = &bytes[NAME.len()..bytes.len() - CHECKSUM_BYTES];
+        let (version, payload) = split(body, STATE_VERSION).expect("a version");
+        let mut state = decode_earlier(version, payload).expect("a file");
+        state.state.state.state.gone = vec![(vec![b'a'; 40], 7)];
+        let versioned = encode(WITHOUT_ORIGINS, &state);
+        let mut bytes = [NAME, &versioned].concat();
+        bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
+        memory.electorates.gone = gone(&[u64::MAX]);
+        assert_eq!(decode_state(&bytes), Ok((saved, memory)));
     }
 
     #[test]

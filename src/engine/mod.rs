@@ -52,13 +52,13 @@ pub use node::{
     Acquired, Attached, Authority, Availability, BEAT, Begun, Call, CallId, Came, Caution,
     Ceilings, Census, Change, Claim, ClusterMemory, ConfirmQuestion, Confirmation, ConnectionId,
     Counts, Decided, Direct, Draft, Effect, Elector, Electorate, Electorates, Extended,
-    FENCE_BLOCK, Fencing, Footing, Found, Gate, Granted, Grantee, Heartbeat, HeldCount, Inventory,
-    LEASE_BLOCK, Lease, LeaseLength, Left, Lengths, Line, Loaded, Lock, LockAccount, LockName,
-    LockState, Look, Mandate, MasterName, MoveAtOnce, NextCalls, Node, NodeAccount, Notice,
-    Parting, Passage, Pledge, Promises, Question, Queued, ReadersAccount, Recovery, Released,
-    Replicas, SLOTS, SUPPORT, Saved, Shares, SlotAnswer, SlotRuns, Slots, Stated, Statement, Stop,
-    Stopped, Succession, Sure, Tally, Tended, Tenure, Turn, Turning, Unconfirmed, Uncounted,
-    Unlike, Waiter, WaiterLimit, Warning, promote, question_number, recover, start,
+    FENCE_BLOCK, Fencing, Footing, Forgotten, Found, Gate, Granted, Grantee, Heartbeat, HeldCount,
+    Inventory, LEASE_BLOCK, Lease, LeaseLength, Left, Lengths, Line, Loaded, Lock, LockAccount,
+    LockName, LockState, Look, Mandate, MasterName, MoveAtOnce, NextCalls, Node, NodeAccount,
+    Notice, Parting, Passage, Pledge, Promises, Question, Queued, ReadersAccount, Recovery,
+    Released, Replicas, SLOTS, SUPPORT, Saved, Shares, SlotAnswer, SlotRuns, Slots, Stated,
+    Statement, Stop, Stopped, Succession, Sure, Tally, Tended, Tenure, Turn, Turning, Unconfirmed,
+    Uncounted, Unlike, Waiter, WaiterLimit, Warning, promote, question_number, recover, start,
 };
 pub use pursuit::{Harvest, PublishedGrant, Pursuit};
 pub use quorum::{NODES_MAX, NodeSet, Quorum};

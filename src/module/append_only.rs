@@ -136,8 +136,8 @@ pub(super) fn look_at_file(context: &mut Context<'_>) {
     }
 }
 
-/// Whether the state file says, after its next write too, that every write is on disk before its
-/// reply. (If it cannot be written now, nothing is granted until it is.)
+/// Whether the next write of the state file says that every write is on disk before its reply. (If
+/// it cannot be written now, nothing more is granted until it is.)
 fn relies_on_file(server: InServer<'_>) -> bool {
     process::with(server, |process| {
         process.state.as_ref().is_some_and(StateFile::says_always_durable)

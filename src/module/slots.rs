@@ -279,7 +279,7 @@ fn answer(
 /// still have a vote.
 fn can_confirm(context: &Context<'_>, asked: &ConfirmQuestion) -> bool {
     can_answer(context)
-        || process::with(context.in_server(), |process| process.node.has_vote(asked))
+        || process::with(context.in_server(), |process| process.node.may_have_vote(asked))
 }
 
 /// Says which slots of another master are its own, as this server believes.
@@ -391,20 +391,35 @@ fn found(context: &mut Context<'_>, new: &[u16]) -> SlotRuns {
     slots.map(|slot| (*slot, *slot)).collect()
 }
 
-/// Handles the slots in which the node does not decide yet, so many at most.
+/// Handles the slots in which the node does not decide yet, so many at most; none while the state
+/// file cannot be written: that would be tried again with each message.
 fn come_to_unsettled(context: &mut Context<'_>, most: usize) {
-    let unsettled = process::with(context.in_server(), |process| {
-        // A write that fails now would be tried again with each message.
-        let is_writable = process.state_failure().is_none();
-        if is_writable { process.node.unsettled_slots() } else { Vec::new() }
-    });
-    for slot in unsettled.into_iter().take(most) {
-        // A refusal is for requests for a lock there, and each of them gets its own.
-        let _ = come(context, slot);
+    if process::with(context.in_server(), |process| process.state_failure().is_none()) {
+        try_unsettled(context, most);
     }
 }
 
-/// Ends the waits in slots if the operator asks for that, before another setting may follow.
+/// The same, until a write of the state file fails: it would fail again for each of thousands of
+/// slots.
+fn try_unsettled(context: &mut Context<'_>, most: usize) {
+    let server = context.in_server();
+    let failures = || {
+        let count = |process: &mut Process| process.state.as_ref().map(StateFile::failure_count);
+        process::with(server, count)
+    };
+    let (before, unsettled) =
+        (failures(), process::with(server, |process| process.node.unsettled_slots()));
+    for slot in unsettled.into_iter().take(most) {
+        // A refusal is for requests for a lock there, and each of them gets its own.
+        let _ = come(context, slot);
+        if failures() != before {
+            return;
+        }
+    }
+}
+
+/// Ends the waits in slots if the operator asks for that, before another setting may follow: also
+/// if the last write of the state file has failed.
 pub(super) fn configured(context: &mut Context<'_>) {
     let is_waiting = |process: &mut Process| {
         process.node.has_begun() && !process.node.unsettled_slots().is_empty()
@@ -412,7 +427,7 @@ pub(super) fn configured(context: &mut Context<'_>) {
     let ends = !config::caution().quarantine && context.flags().is_master();
     if ends && process::with(context.in_server(), is_waiting) {
         look(context);
-        come_to_unsettled(context, usize::MAX);
+        try_unsettled(context, usize::MAX);
     }
 }
 

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 
 use super::clock;
+use super::ffi::{self, Level};
 use crate::codec::CodecError;
 use crate::codec::state::{decode_state, encode_state};
 use crate::engine::{
@@ -196,7 +197,11 @@ impl StateFile {
     fn wake(&self) {
         match self.ahead.try_send(()) {
             // If it is full, the thread has been woken already, and will see what is wanted.
-            Ok(()) | Err(TrySendError::Full(()) | TrySendError::Disconnected(())) => {}
+            Ok(()) | Err(TrySendError::Full(())) => {}
+            // There is none. A failure is on the board.
+            Err(TrySendError::Disconnected(())) => {
+                let _ = self.shared.write(&mut self.shared.writer());
+            }
         }
     }
 
@@ -323,8 +328,11 @@ impl Claimed {
         let thread_shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("lockmod-state".to_owned());
         if let Err(error) = thread.spawn(move || thread_shared.write_ahead(&woken)) {
-            // Without the thread every block is written when it is needed: slower, but as safe.
-            shared.failed(format!("cannot start the thread that writes ahead: {error}"));
+            let line = format!(
+                "WARNING: the thread that writes the state file ahead cannot be started: {error}; \
+                 the file is written when that is needed, which is slower, but as safe"
+            );
+            ffi::log(Level::Warning, &line);
         }
         StateFile { shared, ahead }
     }

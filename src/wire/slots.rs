@@ -131,7 +131,7 @@ pub enum SlotMessage {
     ConfirmQuestion(ConfirmQuestion),
     /// To who asked that: `lockmod confirmed number since first-last ... lost first-last ... digest
     /// life longest digest epoch`, perhaps `remembered longest:left ...`, and perhaps electorates:
-    /// `electorates number:origin:name=life,... gone name:number ...`.
+    /// `electorates number:origin:name=life,... gone origin:name:number ...`.
     Confirmation(Confirmation),
     /// To a master that asked: `lockmod floor left number up held sure first-last ...`; a `sure`
     /// with a minus has ended.
@@ -238,8 +238,12 @@ fn write_electorates(f: &mut fmt::Formatter<'_>, told: &Option<Electorates>) -> 
         write!(f, " {number}:{origin}:{}", members.join(","))?;
     }
     write!(f, " {GONE}")?;
-    gone.iter()
-        .try_for_each(|(name, up_to)| write!(f, " {}:{up_to}", String::from_utf8_lossy(name)))
+    for (origin, names) in gone {
+        for (name, up_to) in names {
+            write!(f, " {origin}:{}:{up_to}", String::from_utf8_lossy(name))?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads what [`write_electorates`] writes. `None` if nothing was told, or something else.
@@ -258,8 +262,11 @@ fn read_electorates<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Ele
         told.known.insert(Electorate { number, origin, members });
     }
     for word in words {
-        let (name, up_to) = word.split_once(':')?;
-        told.gone.insert(name.as_bytes().to_vec(), self::number(up_to.as_bytes())?);
+        let (origin, rest) = word.split_once(':')?;
+        let (name, up_to) = rest.split_once(':')?;
+        let [origin, up_to] = [origin, up_to].map(|count| self::number(count.as_bytes()));
+        let names = told.gone.entry(origin?).or_default();
+        names.insert(name.as_bytes().to_vec(), up_to?);
     }
     Some(told)
 }
@@ -349,7 +356,7 @@ const fn ask(passage: Passage) -> &'static str {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     #[test]
     fn a_name_has_the_slot_that_the_server_says() {
@@ -419,7 +426,8 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
             let name = |number: &(u16, u16)| format!("{:040x}", number.0).into_bytes();
             let member = |slot: &(u16, u16)| Elector { name: name(slot), life: left.get() };
             let members: BTreeSet<Elector> = slots.iter().map(member).collect();
-            let gone = slots.iter().take(1).map(|slot| (name(slot), number)).collect();
+            let gone = slots.iter().take(2).map(|slot| (name(slot), number));
+            let gone = gone.map(|gone| (longest.get(), BTreeMap::from([gone]))).collect();
             let known = (0..members.len() as u64).map(|number| Electorate {
                 number,
                 origin: longest.get(),

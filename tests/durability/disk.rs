@@ -5,7 +5,7 @@ use std::process::Command;
 
 use redis::Value;
 
-use crate::common::{Builder, Server, cmd, wait_until};
+use crate::common::{Builder, Cluster, Server, cmd, wait_until};
 use crate::restarts::promised_ms;
 use crate::{acquire, first_grant, granted, quarantine_left};
 
@@ -130,6 +130,29 @@ fn a_disk_that_fills_up_shows_in_the_state_of_the_node() {
 
 /// Regression: the state that a refused request had needed was in the next write of the state file.
 /// After a crash within the next minute, the node waited as if the lease had been granted.
+/// Regression: it tried to write for each of its slots, of which there are 16384.
+#[test]
+fn a_master_whose_disk_fills_while_it_waits_in_its_slots_writes_once() {
+    let settings = || watched().config("hz", 100).module_arg("max-ttl", 1_000);
+    let mut cluster = Cluster::start(1, settings);
+    let promoted = cluster.start_replicas(1, settings).remove(0).remove(0);
+    let lost = cluster.masters[0].run("CLUSTER MYID").expect("an id");
+    let lost: String = redis::from_redis_value(lost).expect("a text");
+    cluster.masters[0].kill();
+    promoted.run("CLUSTER FAILOVER TAKEOVER").expect("it obeys");
+    promoted.run(&format!("CLUSTER FORGET {lost}")).expect("it obeys");
+    let waits = "QUARANTINE: leases of another master may stand in slots of this node";
+    wait_until("it waits in its slots", || promoted.log().contains(waits));
+    promoted.set_disk_full(true);
+    // A jump is above the ceiling.
+    let has_failed = || field(&promoted, "state_write_failures") != "0";
+    wait_until("its wait has ended, and a write has failed", has_failed);
+    let failures: u32 = field(&promoted, "state_write_failures").parse().expect("a number");
+    assert!(failures < 20, "{failures}");
+    promoted.set_disk_full(false);
+    wait_until("it grants", || acquire(&promoted, "res", "token", 1_000).is_ok());
+}
+
 #[test]
 fn a_refused_acquire_is_not_waited_for_after_a_crash() {
     let mut server = watched().start();

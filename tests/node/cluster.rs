@@ -678,6 +678,41 @@ fn replicas_that_take_over_from_all_masters_and_forget_them_at_once_grant_again(
     assert!(wait_for("the lock is granted", granted) > 0);
 }
 
+/// Regression: a replica that was down when all masters were forgotten named them again, and
+/// nothing was ever granted again.
+#[test]
+fn a_server_that_was_away_while_all_masters_were_replaced_stops_nobody() {
+    let short = || builder().module_arg("max-ttl", 1_000).start();
+    let mut pair = Pair::of(short(), short());
+    let ids = [&pair.from, &pair.to, &pair.third]
+        .map(|master| ask(&mut master.connect(), "CLUSTER MYID"));
+    let (one, two, mut away) = (short(), short(), short());
+    for (replica, master) in [(&one, &pair.from), (&two, &pair.to), (&away, &pair.third)] {
+        attach(replica, master);
+    }
+    for replica in [&one, &two] {
+        let known = || ask(&mut replica.connect(), "CLUSTER INFO");
+        wait_until("it knows all", || known().contains("cluster_known_nodes:6"));
+    }
+    away.terminate();
+    [&mut pair.from, &mut pair.to, &mut pair.third].into_iter().for_each(Server::kill);
+    for replica in [&one, &two] {
+        assert_eq!(ask(&mut replica.connect(), "CLUSTER FAILOVER TAKEOVER"), "OK");
+    }
+    for replica in [&one, &two] {
+        for id in &ids {
+            ask(&mut replica.connect(), &format!("CLUSTER FORGET {id}"));
+        }
+    }
+    wait_until("they begin", || one.knows_voters(2) && two.knows_voters(2));
+    assert_eq!(ask(&mut one.connect(), "CLUSTER ADDSLOTS 16383"), "OK");
+    away.start_again();
+    wait_until("it goes by those who have begun", || away.knows_voters(2));
+    let granted = || ask(&mut one.connect(), "LOCK.ACQUIRE res A 100").parse::<u64>().ok();
+    assert!(wait_for("the lock is granted", granted) > 0);
+    assert!(one.knows_voters(2) && two.knows_voters(2));
+}
+
 fn is_down(text: &str) -> bool {
     text.starts_with("CLUSTERDOWN ")
 }

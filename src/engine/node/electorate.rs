@@ -22,6 +22,12 @@ pub type MasterName = Vec<u8>;
 const PROPOSES_BELOW: usize = 8;
 /// How many a master may know.
 const KNOWN_MAX: usize = 64;
+/// Of so many beginnings that it no longer knows, it remembers who was forgotten.
+const ENDED_MAX: usize = 4;
+
+/// Masters that were forgotten, by the origin of the electorates in which they have no vote any
+/// more, and up to which number. The numbers of two origins have nothing to do with each other.
+pub type Forgotten = BTreeMap<u64, BTreeMap<MasterName, u64>>;
 
 /// Who may have a vote: a master, as long as it remembers what it told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,9 +72,9 @@ pub struct Electorates {
     pub itself: Elector,
     /// All of them count. The last one may take the place of the others.
     pub known: BTreeSet<Electorate>,
-    /// Masters that were forgotten, and up to which number they have no vote in an electorate. If
-    /// none is known, these are of one that nobody is left of: others may still tell it.
-    pub gone: BTreeMap<MasterName, u64>,
+    /// Who was forgotten. Of an origin that is not known, nobody is left, or another took its
+    /// place: others may still tell it.
+    pub gone: Forgotten,
 }
 
 impl Electorates {
@@ -94,7 +100,9 @@ impl Electorates {
     /// The members that were not forgotten.
     pub fn voters<'a>(&'a self, electorate: &'a Electorate) -> impl Iterator<Item = &'a Elector> {
         let is_gone = |one: &Elector| {
-            self.gone.get(&one.name).is_some_and(|up_to| electorate.number <= *up_to)
+            let gone = self.gone.get(&electorate.origin);
+            let up_to = gone.and_then(|names| names.get(&one.name));
+            up_to.is_some_and(|up_to| electorate.number <= *up_to)
         };
         electorate.members.iter().filter(move |one| !is_gone(one))
     }
@@ -133,11 +141,20 @@ impl Electorates {
         self.forget(other.gone.clone());
     }
 
+    /// By origin: the number of the last one that is known.
+    fn numbers(&self) -> BTreeMap<u64, u64> {
+        let told = self.known.iter().filter(|one| one.origin != 0);
+        told.map(|one| (one.origin, one.number)).collect()
+    }
+
     /// Takes away the votes of these masters, up to these numbers.
-    fn forget(&mut self, gone: BTreeMap<MasterName, u64>) {
-        for (name, up_to) in gone {
-            let known = self.gone.entry(name).or_default();
-            *known = up_to.max(*known);
+    fn forget(&mut self, gone: Forgotten) {
+        for (origin, names) in gone {
+            let known = self.gone.entry(origin).or_default();
+            for (name, up_to) in names {
+                let before = known.entry(name).or_default();
+                *before = up_to.max(*before);
+            }
         }
         self.tidy();
     }
@@ -149,15 +166,31 @@ impl Electorates {
         empty.iter().for_each(|one| {
             self.known.remove(one);
         });
-        if self.known.is_empty() {
-            return;
-        }
         let known = &self.known;
-        let matters = |name: &MasterName, up_to: u64| {
-            let has = |one: &Electorate| one.members.iter().any(|member| member.name == *name);
-            known.iter().any(|one| one.number <= up_to && has(one))
-        };
-        self.gone.retain(|name, up_to| matters(name, *up_to));
+        for (origin, names) in &mut self.gone {
+            let of_origin: Vec<_> = known.iter().filter(|one| one.origin == *origin).collect();
+            let has = |one: &Electorate, name: &MasterName| {
+                one.members.iter().any(|member| member.name == *name)
+            };
+            names.retain(|name, up_to| {
+                of_origin.is_empty()
+                    || of_origin.iter().any(|one| one.number <= *up_to && has(one, name))
+            });
+        }
+        self.gone.retain(|_, names| !names.is_empty());
+        self.tidy_ended();
+    }
+
+    /// Drops the names of the earliest origins that are no longer known, if there are many.
+    fn tidy_ended(&mut self) {
+        let is_known = |origin: u64| self.known.iter().any(|one| one.origin == origin);
+        let ended = self.gone.iter().filter(|(origin, _)| !is_known(**origin));
+        let mut ended: Vec<_> =
+            ended.map(|(origin, names)| (names.values().max().copied(), *origin)).collect();
+        ended.sort_unstable();
+        for (_, origin) in ended.iter().rev().skip(ENDED_MAX) {
+            self.gone.remove(origin);
+        }
     }
 }
 
@@ -205,9 +238,9 @@ pub struct Succession {
     /// All other nodes that the server knows, and the slots that are its own.
     others: BTreeSet<MasterName>,
     own: SlotRuns,
-    /// The nodes that it knew while it had no slots, and no longer knows, each with the number of
-    /// the latest electorate then.
-    missing: BTreeMap<MasterName, u64>,
+    /// The nodes that it knew while it had no slots, and no longer knows, with the numbers of the
+    /// latest electorates then.
+    missing: Forgotten,
     /// If the server has left a Cluster: the slots that it has had since its first look.
     taken: Option<SlotSet>,
 }
@@ -225,7 +258,7 @@ impl Succession {
             belief: Belief::default(),
             others: BTreeSet::new(),
             own: SlotRuns::new(),
-            missing: BTreeMap::new(),
+            missing: Forgotten::new(),
             taken: None,
         }
     }
@@ -295,15 +328,18 @@ impl Succession {
         let before = self.electorates.clone();
         let others = shares.all_others();
         let forgotten: Vec<_> = self.others.difference(&others).cloned().collect();
-        let number = self.electorates.latest().map(|latest| latest.number);
         if has_returned(&before, shares) {
             self.begin_life(&shares.name, now);
             self.electorates.known = [Electorate::of_nobody()].into();
         } else if self.is_new(shares, &forgotten) {
             self.begin_life(&shares.name, now);
-        } else if let Some(number) = number {
-            self.missing.extend(forgotten.into_iter().map(|name| (name, number)));
-            self.missing.retain(|name, _| !others.contains(name));
+        } else {
+            for (origin, number) in self.electorates.numbers() {
+                let names = forgotten.iter().map(|name| (name.clone(), number));
+                self.missing.entry(origin).or_default().extend(names);
+            }
+            let is_missing = |name: &MasterName| !others.contains(name);
+            self.missing.values_mut().for_each(|names| names.retain(|name, _| is_missing(name)));
             // One without slots may have been reset, and have met another since: that one will tell
             // it of the others.
             if !shares.own.is_empty() {
@@ -416,7 +452,7 @@ impl Succession {
         let members = others.chain([self.electorates.itself.clone()]).collect();
         let mut first = Electorate::beginning(members);
         // Who was forgotten, and has returned, has a vote in this one.
-        let gone = self.electorates.gone.values().max();
+        let gone = self.electorates.gone.values().flat_map(BTreeMap::values).max();
         first.number = gone.map_or(0, |up_to| up_to.saturating_add(1));
         self.electorates.known = [first].into();
         self.electorates.tidy();
@@ -865,6 +901,7 @@ mod tests {
         one.sees(&["y", "z"], &["b", "c"], 50);
         one.sees(ABC, &[], 100);
         let gone: BTreeMap<_, _> = ["x", "y", "z"].map(|name| (name.into(), 3)).into();
+        let gone = Forgotten::from([(5, gone)]);
         let told = Electorates { gone: gone.clone(), ..of("a", &[]) };
         assert_eq!(*one.electorates(), told);
         // Another one has forgotten nobody, as one without slots.
@@ -880,7 +917,25 @@ mod tests {
         assert!(!one.hear(&elector("c"), (None, none), at(1_300)));
         one.sees(ABC, &[], 1_400);
         let first = Electorate { number: 4, ..beginning(ABC) };
-        assert_eq!(*one.electorates(), of("a", &[first]));
+        assert_eq!(*one.electorates(), Electorates { gone, ..of("a", from_ref(&first)) });
+        // Regression: a server that had been away told the former one again, and nobody could be
+        // asked.
+        one.hears("d", &known, 1_500);
+        assert_eq!(one.knows(), from_ref(&first));
+        let mut away = master(&known, &["x", "y", "z"], &[]);
+        away.hears_all(&Electorates { itself: elector("b"), ..one.electorates().clone() }, 1_600);
+        assert_eq!(away.knows(), [first]);
+    }
+
+    #[test]
+    fn those_who_were_forgotten_are_known_for_a_few_origins() {
+        let mut one = master(&[electorate(50, ABC)], ABC, &[]);
+        let names = |up_to| BTreeMap::from([(MasterName::from("x"), up_to)]);
+        let gone: Forgotten = (10..30).map(|origin| (origin, names(100 - origin))).collect();
+        let told = Electorates { gone, ..of("b", &[electorate(50, ABC)]) };
+        one.hears_all(&told, 100);
+        let left: Vec<_> = one.electorates().gone.keys().copied().collect();
+        assert_eq!(left, [10, 11, 12, 13], "the numbers rise with each beginning");
     }
 
     #[test]
@@ -896,15 +951,25 @@ mod tests {
         assert_eq!(one.knows(), many[1..]);
     }
 
-    /// A server that was forgotten here may found a Cluster of its own, under the name that it has.
+    /// Regression: numbers were compared across Clusters. A server that was forgotten here may
+    /// found another Cluster, under the name that it has.
     #[test]
     fn who_was_forgotten_in_one_cluster_has_a_vote_in_another() {
+        let theirs = Electorate { origin: 6, ..electorate(0, &["c", "d", "e"]) };
         let mut one = master(&[electorate(9, ABC)], ABC, &[]);
         one.sees(&["a", "b"], &[], 100);
-        one.hears("b", &[electorate(10, &["a", "b"])], 200);
-        assert!(one.electorates().gone.is_empty(), "it has no vote in what is known");
-        let theirs = Electorate { origin: 6, ..electorate(0, &["c", "d", "e"]) };
-        one.hears("d", from_ref(&theirs), 300);
-        assert_eq!(one.majorities()[0], (electors(&["c", "d", "e"]), 2));
+        // All masters of before are gone, and this one waits for another to begin with.
+        let mut waits = master(&[electorate(9, &["b", "c"])], &["a"], &["b", "c", "f"]);
+        waits.sees(&["a"], &["f"], 100);
+        assert!(waits.knows().is_empty() && !waits.electorates().gone.is_empty());
+        for mut one in [one, waits] {
+            one.hears("d", from_ref(&theirs), 300);
+            let majorities = one.majorities();
+            assert_eq!(majorities[0], (electors(&["c", "d", "e"]), 2));
+            let mut other = master(from_ref(&theirs), &["c", "d", "e"], &[]);
+            other
+                .hears_all(&Electorates { itself: elector("f"), ..one.electorates().clone() }, 400);
+            assert_eq!(other.majorities()[0], (electors(&["c", "d", "e"]), 2));
+        }
     }
 }

@@ -54,7 +54,7 @@ pub use change::Change;
 pub use cluster_memory::ClusterMemory;
 pub use confirmations::Unconfirmed;
 pub use direct::{Direct, Grantee};
-pub use electorate::{Elector, Electorate, Electorates, MasterName, Succession};
+pub use electorate::{Elector, Electorate, Electorates, Forgotten, MasterName, Succession};
 pub use facts::{Decided, Stated};
 pub use inventory::{Census, Inventory};
 pub use lengths::Lengths;
@@ -92,6 +92,8 @@ pub struct Node {
     have_names_changed: bool,
     /// The clocks by which leases are dated outside of the process.
     dating: Clocks,
+    /// After a crash, its next start would rely on the append-only file. (If the write that ends
+    /// that has failed, this is too careful until the next start.)
     is_always_durable: bool,
     /// When the node last looked at the wall clock.
     looked_at: Instant,

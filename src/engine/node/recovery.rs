@@ -217,7 +217,7 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
             Some(saved) if recovery.prolong.is_zero() => saved.foreign_until.min(longest),
             Some(_) | None => longest,
         },
-        // The leases that a quarantine waits for are not on this disk, so after a crash the node
+        // This disk may lack the leases that a quarantine waits for, so after a crash the node
         // must wait again.
         is_always_durable: loaded.is_always_durable && recovery.quarantine.is_none(),
         was_stepped: false,
@@ -364,9 +364,10 @@ impl Found {
         matches!(self, Found::Present(saved) if saved.stop.is_some() && saved.is_dated_here(loaded))
     }
 
-    /// Until when leases of before may stand that are gone here, for a master of a Cluster that
-    /// starts with this. `instant`: the same when it stopped, which is an instant of one boot. Zero
-    /// if the node cannot know, or waits anyway.
+    /// Until when leases may stand that this master of a Cluster granted before its clean stop, and
+    /// that are not in the data set. `instant`: what its file says of that, by the clock of then.
+    /// Zero if the node cannot know: others remember how long such leases may be, and it speaks for
+    /// no slot that it lost before.
     pub(super) fn gone_until(&self, (loaded, waits): (Loaded, bool), instant: Instant) -> Instant {
         let Found::Present(saved) = self else { return Instant::default() };
         let stopped_as_master = !saved.was_replica && !saved.doubts && saved.stop.is_some();

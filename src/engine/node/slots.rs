@@ -173,8 +173,8 @@ impl Slots {
         self.company.readiness((now, confirmed_at), longest)
     }
 
-    /// Notes how much of what the file had holds: until when leases of before may stand that are
-    /// gone, and whether instants are of the present clock.
+    /// Notes how much of what the file had holds: until when leases may stand that were granted
+    /// before the start and are not in the data set, and whether instants are of the present clock.
     pub(super) fn starts(&mut self, (gone_until, is_same_clock): (Instant, bool), now: Instant) {
         self.gone_until = gone_until;
         if !is_same_clock {
@@ -1259,12 +1259,12 @@ mod tests {
             let electorates = Electorates { itself: elector(7), ..known };
             let memory = ClusterMemory { electorates, ..ClusterMemory::default() };
             node.join_cluster(BOOT, memory, at(0));
-            node.has_vote(&asks(asked))
+            node.may_have_vote(&asks(asked))
         };
         assert!(has_vote(Electorates::default(), Some(naming(7))));
         assert!(!has_vote(Electorates::default(), Some(naming(8))), "that was another life");
         assert!(!has_vote(Electorates::default(), None) && has_vote(naming(7), None));
-        assert!(!Node::new().has_vote(&asks(Some(naming(7)))), "it is in no Cluster");
+        assert!(!Node::new().may_have_vote(&asks(Some(naming(7)))), "it is in no Cluster");
     }
 
     /// A group that has no slots yet does not wait for the first that moves to it.

@@ -435,10 +435,12 @@ mod tests {
         let inventory = Inventory::default();
         let stop = Some(Stopped { is_saved: true, inventory });
         let saved = Saved { stop, ..start_of(Found::Missing, loaded(0, false)) };
-        let gone_until = Some(Instant::from_millis(9_000));
-        let goes_on = |saved: Saved, loaded: Loaded| {
+        let stopped_until = Some(Instant::from_millis(9_000));
+        // What the next clean stop writes.
+        let until = |saved: Saved, loaded: Loaded| {
             let mut node = Node::new();
-            let lengths = vec![(Millis::new(8_700), gone_until)];
+            let lengths = vec![(Millis::new(8_700), stopped_until)];
+            let gone_until = stopped_until;
             let memory = ClusterMemory { lengths, gone_until, ..ClusterMemory::default() };
             node.join_cluster(7, memory, CLOCKS.now);
             node.found(Some(Found::Present(saved)), CLOCKS, 7);
@@ -447,26 +449,42 @@ mod tests {
             let change = node.stop(CLOCKS.now, Census::new(CLOCKS.wall), true);
             let (mut saved, mut memory) = (saved, ClusterMemory::default());
             change.apply(&mut saved, &mut memory);
-            let goes_on = memory.gone_until == gone_until;
+            let until = memory.gone_until.expect("it has stopped cleanly").as_millis();
             assert_eq!(memory.lengths.len(), 1, "after another clean stop too");
             Change::Begun.apply(&mut saved, &mut memory);
             let is_kept = memory.gone_until.is_some() || memory.lengths[0].1.is_some();
             assert!(!is_kept, "what a clean stop wrote does not hold after a crash");
-            goes_on
+            until
         };
         let master = loaded(1, false);
-        assert!(goes_on(saved, master));
-        assert!(!goes_on(Saved { stop: None, ..saved }, master), "it crashed");
+        let by = |now: Instant, wall| Loaded { clocks: Clocks { now, wall }, ..master };
+        let Clocks { now, wall } = CLOCKS;
+        let step = Millis::new(5_000);
+        let nothing = until(Saved { stop: None, ..saved }, master);
+        assert!(nothing < 9_000, "it crashed");
+        assert_eq!(until(saved, master), 9_000);
         let other = Inventory { lock_count: 9, ..inventory };
         let ceilings = Ceilings { lease: Instant::from_millis(9_000), ..saved.ceilings };
-        assert!(!goes_on(Saved { ceilings, ..saved }, Loaded { inventory: other, ..master }));
-        assert!(!goes_on(Saved { was_replica: true, ..saved }, master));
-        assert!(!goes_on(Saved { doubts: true, ..saved }, master));
-        assert!(!goes_on(saved, Loaded { boot: 8, ..master }), "by another clock");
-        // Regression: nor by that of a machine that has resumed another's memory, if it is ahead.
-        let ahead = Clocks { now: CLOCKS.now.after(Millis::new(5_000)), ..CLOCKS };
-        assert!(!goes_on(saved, Loaded { clocks: ahead, ..master }));
-        assert!(!goes_on(saved, loaded(1, true)), "its master decides");
+        for (saved, loaded) in [
+            (Saved { ceilings, ..saved }, Loaded { inventory: other, ..master }),
+            (Saved { was_replica: true, ..saved }, master),
+            (Saved { doubts: true, ..saved }, master),
+            (saved, Loaded { boot: 8, ..master }),
+            (saved, loaded(1, true)),
+        ] {
+            let until = until(saved, loaded);
+            assert!(until < 9_000, "{saved:?} {loaded:?}: {until}");
+        }
+        // Regression: the clock of a machine that has resumed another's memory is another one,
+        // though of the same boot. And the wall clock may be stepped.
+        for (loaded, expected) in [
+            (by(now.after(step), wall), 14_000),
+            (by(now.before(step), wall), 9_000),
+            (by(now, wall.after(step)), 9_000),
+            (by(now, UnixTime::from_millis(wall.as_millis() - step.get())), 9_000),
+        ] {
+            assert_eq!(until(saved, loaded), expected, "{loaded:?}");
+        }
     }
 
     /// What a first start writes.

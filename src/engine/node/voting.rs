@@ -92,9 +92,9 @@ impl Node {
         self.electorates().is_some_and(|electorates| !electorates.known.is_empty())
     }
 
-    /// Whether this server has a vote, as it knows or this question says. It may have become a
-    /// replica before it heard of the first electorate.
-    pub fn has_vote(&self, asked: &ConfirmQuestion) -> bool {
+    /// Whether this server may have a vote: it knows who has one, or this question names it. It may
+    /// have become a replica before it heard of the first electorate.
+    pub fn may_have_vote(&self, asked: &ConfirmQuestion) -> bool {
         let Some(Electorates { itself, .. }) = self.electorates() else { return false };
         let told = asked.electorates.iter().flat_map(|told| &told.known);
         self.knows_voters() || { told }.any(|electorate| electorate.members.contains(itself))

@@ -4,6 +4,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
+use super::functions::is_valkey;
 use super::texts::text_of;
 use super::{Context, InServer, OK, Strings, c_string, call, raw};
 use crate::engine::{Fence, Heartbeat, Replicas};
@@ -140,9 +141,9 @@ impl Context<'_> {
     /// with Redis 7 and Valkey 8.
     pub(in crate::module) fn threads_may_reply_early(&self) -> bool {
         // Valkey also reports a version of Redis, which is 7.
-        match (self.major(c"valkey_version"), self.major(c"redis_version")) {
-            (Some(valkey), _) => valkey != 8,
-            (None, redis) => redis != Some(7),
+        match is_valkey() {
+            true => self.major(c"valkey_version") != Some(8),
+            false => self.major(c"redis_version") != Some(7),
         }
     }
 
@@ -165,7 +166,7 @@ impl Context<'_> {
         let fields = [c"aof_rewrite_in_progress", c"aof_rewrite_scheduled", c"aof_enabled"];
         let [is_being_rewritten, is_scheduled, is_on] =
             self.figures(c"persistence", fields).map(|figure| figure != Some(0));
-        // Until after the event of the fork, the server says that it is scheduled, too.
+        // The server reports it as scheduled, too, until the event of the fork is over.
         if is_on && is_being_rewritten {
             FileState::BeingRewritten
         } else if is_scheduled || !is_on {
