@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream, lookup_host};
 use tokio_rustls::rustls;
 
 use super::inbox::{NoReply, ServerId};
@@ -24,6 +25,7 @@ use super::node_url;
 use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
 use super::printable::plain;
+use super::sockets;
 use super::tls;
 use crate::wire::code::{self, Meaning};
 use crate::wire::resp::{Reader, Reply};
@@ -271,13 +273,17 @@ impl Address {
             Way::Url(url) => url,
         };
         match &url.place {
-            Location::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            Location::Unix(path) => {
+                let stream = UnixStream::connect(path).await?;
+                sockets::note(&stream);
+                Ok(Box::new(stream))
+            }
             // The group or the Cluster has already been resolved to a master's address.
             Location::Sentinels { .. } | Location::Cluster { .. } => {
                 Err(io::ErrorKind::Unsupported.into())
             }
             Location::Tcp { host, port, .. } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                let stream = connect(host, *port).await?;
                 stream.set_nodelay(true)?;
                 // Without it, a connection that is lost is noticed later.
                 let _ = keep_alive(&stream);
@@ -289,6 +295,24 @@ impl Address {
             }
         }
     }
+}
+
+/// Connects to the first address of this host that is reached.
+async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in lookup_host((host, port)).await? {
+        match connect_to(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    sockets::note(&socket);
+    socket.connect(address).await
 }
 
 /// Has the system notice if the other end is gone.

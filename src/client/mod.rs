@@ -61,6 +61,7 @@ mod sentinel;
 mod settings;
 mod slot_links;
 mod slots;
+mod sockets;
 mod survey;
 mod tls;
 mod vote;
@@ -125,6 +126,8 @@ pub use links::Links;
 pub use node_url::joined;
 #[doc(hidden)]
 pub use printable::InShort;
+#[doc(hidden)]
+pub use sockets::sockets;
 #[doc(hidden)]
 pub use wakes::Wakes;
 #[doc(hidden)]

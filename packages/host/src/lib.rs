@@ -17,6 +17,7 @@ mod settings;
 pub use failure::{Failure, Kind, NodeVote};
 pub use holding::Holding;
 pub use length::{Given, Unit};
+pub use lockmod::client::sockets;
 pub use port::{Bell, Call, Port};
 pub use process::{block_on, finish, is_ending};
 pub use settings::{Host, NodeState, Request, Settings, split_nodes};

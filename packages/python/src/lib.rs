@@ -31,6 +31,12 @@ fn prepare(py: Python<'_>) -> PyResult<()> {
     outcome::known(py).map(drop)
 }
 
+/// The sockets of the connections of this process, each with its inode.
+#[pyfunction]
+fn sockets() -> Vec<(i32, u64)> {
+    lockmod_host::sockets()
+}
+
 /// The URLs of nodes in one text.
 #[pyfunction]
 fn split_nodes(text: &str) -> Vec<String> {
@@ -56,6 +62,7 @@ fn _lockmod(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Call>()?;
     module.add_function(wrap_pyfunction!(lease::release_all, module)?)?;
     module.add_function(wrap_pyfunction!(split_nodes, module)?)?;
+    module.add_function(wrap_pyfunction!(sockets, module)?)?;
     module.add_function(wrap_pyfunction!(modules, module)?)?;
     module.add_function(wrap_pyfunction!(prepare, module)?)?;
     module.add_function(wrap_pyfunction!(finish, module)?)

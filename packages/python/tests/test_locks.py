@@ -8,6 +8,7 @@ import gc
 import inspect
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -1266,6 +1267,44 @@ def test_a_block_in_a_forked_child_ends_with_its_own_error(nodes: list[str], nam
     """Regression: what ended the block was replaced, sys.exit(0) for example."""
     program = FORKED.format(nodes=nodes, name=name)
     subprocess.run([sys.executable, "-c", program], check=True, timeout=2 * PATIENCE)
+
+
+WAITS_WITH_A_CHILD = """if True:
+    import os, sys, threading, warnings
+    warnings.simplefilter("ignore")
+    import lockmod
+    locker = lockmod.Locker({nodes!r}, ttl=300, timeout=2)
+    thread = threading.Thread(target=locker.acquire, args=({name!r},), kwargs=dict(wait=300))
+    thread.start()
+    while any(told.waiters == 0 for told in locker.info({name!r})):
+        pass
+    if os.fork() == 0:
+        print("forked", flush=True)
+        os.read(0, 1)
+        os._exit(0)
+    """
+
+
+def test_a_waiter_that_is_killed_leaves_the_line_although_its_forked_child_lives(
+    locker: Locker, servers: list[Node], nodes: list[str], name: str
+) -> None:
+    """Regression: the child kept the connections, and the waiter its place."""
+    program = WAITS_WITH_A_CHILD.format(nodes=nodes, name=name)
+    with locker.lock(name):
+        pipe = subprocess.PIPE
+        waits = subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe)
+        assert waits.stdin is not None and waits.stdout is not None
+        assert waits.stdout.readline() == b"forked\n"
+        assert all(node.info(name)["waiters"] == 1 for node in servers)
+        waits.kill()
+        waits.wait()
+        until(
+            "the line is empty", lambda: all(node.info(name)["waiters"] == 0 for node in servers)
+        )
+        # The child lives until its standard input ends.
+        assert not select.select([waits.stdout], [], [], 0)[0]
+        waits.stdin.close()
+        assert waits.stdout.read() == b""
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional, SupportsFloat, TypeVar
 
 from . import _lockmod
@@ -43,9 +45,19 @@ _forks = 0
 
 
 def _forked() -> None:
-    """Runs in a forked child."""
+    """Runs in a forked child, which lets go of the parent's connections.
+
+    While a child has copies of them, a node does not see that the parent has ended. Their numbers
+    stay taken: in the child's memory, objects of the parent still have them.
+    """
     global _forks
     _forks += 1
+    with suppress(OSError), open(os.devnull, "r+b", buffering=0) as nothing:
+        for number, inode in _lockmod.sockets():
+            with suppress(OSError):
+                told = os.fstat(number)
+                if told.st_ino == inode and stat.S_ISSOCK(told.st_mode):
+                    os.dup2(nothing.fileno(), number, inheritable=False)
 
 
 os.register_at_fork(after_in_child=_forked)
