@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream, UnixStream, lookup_host};
+use tokio::net::{TcpSocket, TcpStream, UnixSocket, UnixStream, lookup_host};
 use tokio_rustls::rustls;
 
 use super::inbox::{NoReply, ServerId};
@@ -274,9 +274,9 @@ impl Address {
         };
         match &url.place {
             Location::Unix(path) => {
-                let stream = UnixStream::connect(path).await?;
-                sockets::note(&stream);
-                Ok(Box::new(stream))
+                let socket = UnixSocket::new_stream()?;
+                sockets::note(&socket);
+                Ok(Box::new(socket.connect(path).await?))
             }
             // The group or the Cluster has already been resolved to a master's address.
             Location::Sentinels { .. } | Location::Cluster { .. } => {

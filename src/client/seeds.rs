@@ -1,5 +1,6 @@
 //! A node that is a Redis Cluster: where its masters are, according to its servers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ use crate::wire::resp::Reader;
 const NEXT_AFTER: Duration = Duration::from_millis(25);
 /// How long the others have to answer, once one has told of a Cluster that lacks slots.
 const BETTER_WITHIN: Duration = Duration::from_millis(250);
+/// So many servers that tell the same of such a Cluster are enough.
+const AGREEING: usize = 3;
 
 /// A Cluster, given by some of its servers: any that answers knows all others.
 #[derive(Debug, Clone)]
@@ -30,9 +33,39 @@ pub(super) struct Seeds {
     login: Address,
 }
 
-/// How many slots there are in these ranges.
-fn count(ranges: &[SlotRange]) -> usize {
-    ranges.iter().map(|range| (range.first..=range.last).len()).sum()
+/// What servers have told of the slots, each with how many told that.
+#[derive(Default)]
+struct Views(Vec<(Vec<SlotRange>, usize)>);
+
+impl Views {
+    /// Takes what one server tells. Returns whether that is enough.
+    fn decide(&mut self, told: Vec<SlotRange>) -> bool {
+        let is_first = self.0.is_empty();
+        let key = |view: &[SlotRange]| -> BTreeSet<(u16, u16, String)> {
+            view.iter().map(|range| (range.first, range.last, range.id.clone())).collect()
+        };
+        let same = self.0.iter_mut().find(|(view, _)| key(view) == key(&told));
+        match same {
+            Some((_, count)) => {
+                *count += 1;
+                *count == AGREEING
+            }
+            None => {
+                let is_whole = slot_count(&told) == usize::from(SLOTS);
+                self.0.push((told, 1));
+                is_first && is_whole
+            }
+        }
+    }
+
+    fn best(self) -> Option<Vec<SlotRange>> {
+        let best = self.0.into_iter().max_by_key(|(view, count)| (*count, slot_count(view)));
+        best.map(|(view, _)| view)
+    }
+}
+
+fn slot_count(view: &[SlotRange]) -> usize {
+    view.iter().map(|range| (range.first..=range.last).len()).sum()
 }
 
 impl Seeds {
@@ -80,10 +113,11 @@ impl Seeds {
         Location::Tcp { host, port, is_tls: self.is_tls }
     }
 
-    /// Asks which master has which slots, until one server tells of all: the `known` ones first,
-    /// then the other seeds. Each has `patience` to answer, but one that hangs delays the next only
-    /// for a moment. If none tells of all slots, the one that tells of most counts: a server that
-    /// was removed from the Cluster may have some again, by the keys that it has kept.
+    /// Asks which master has which slots: the `known` ones first, then the other seeds. Each has
+    /// `patience` to answer, but one that hangs delays the next only for a moment. If the first
+    /// that answers tells of all slots, that is the answer. Otherwise others are asked, and what
+    /// most of them tell counts, or else what tells of most slots: a server that was removed from
+    /// the Cluster may have some again, by the keys that it has kept.
     ///
     /// # Errors
     /// Why none has answered.
@@ -100,26 +134,27 @@ impl Seeds {
                 .map_err(|failure| failure.at(&place))
         };
         let (mut places, mut asked) = (places.into_iter(), FuturesUnordered::new());
-        let (mut failures, mut most) = (Vec::new(), Vec::new());
+        let (mut failures, mut views) = (Vec::new(), Views::default());
         loop {
             asked.extend(places.next().map(ask));
             let soon = match places.len() {
-                0 if most.is_empty() => Duration::MAX,
+                0 if views.0.is_empty() => Duration::MAX,
                 0 => BETTER_WITHIN,
                 _ => NEXT_AFTER,
             };
             match timeout(soon, asked.next()).await {
-                Ok(Some(Ok(ranges))) if count(&ranges) == usize::from(SLOTS) => return Ok(ranges),
-                Ok(Some(Ok(ranges))) if count(&most) < count(&ranges) => most = ranges,
-                Ok(Some(Ok(_))) => {}
+                Ok(Some(Ok(view))) => {
+                    if views.decide(view) {
+                        break;
+                    }
+                }
                 Ok(Some(Err(failure))) => failures.push(failure),
                 Err(_) if places.len() > 0 => {}
-                Ok(None) | Err(_) if most.is_empty() => {
-                    return Err(most_telling(failures, "no node of the Cluster answers"));
-                }
-                Ok(None) | Err(_) => return Ok(most),
+                Ok(None) | Err(_) => break,
             }
         }
+        let none = || most_telling(failures, "no node of the Cluster answers");
+        views.best().ok_or_else(none)
     }
 
     async fn ask_one(&self, place: &Location) -> Result<Vec<SlotRange>, NoReply> {
@@ -132,5 +167,33 @@ impl Seeds {
             nameless.for_each(|range| range.host.clone_from(host));
         }
         Ok(ranges)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_most_servers_tell_counts_unless_the_first_tells_of_all_slots() {
+        let view = |last, id: &str| {
+            let (id, host) = (id.to_owned(), "h".to_owned());
+            vec![SlotRange { first: 0, last, id, host, port: 1 }]
+        };
+        let (part, hole) = (|| view(100, "removed"), || view(SLOTS - 2, "a"));
+        let (whole, old) = (|| view(SLOTS - 1, "a"), || view(SLOTS - 1, "old"));
+        for (told, asked, best) in [
+            (vec![whole(), part()], 1, whole()),
+            (vec![part(), whole()], 2, whole()),
+            (vec![part(), old(), hole(), hole()], 4, hole()),
+            (vec![hole(), old(), hole(), hole(), old()], 4, hole()),
+            (vec![part()], 1, part()),
+        ] {
+            let mut views = Views::default();
+            let enough = told.into_iter().map(|view| views.decide(view)).position(|enough| enough);
+            assert_eq!(enough.map_or(asked, |last| last + 1), asked);
+            assert_eq!(views.best(), Some(best));
+        }
+        assert_eq!(Views::default().best(), None);
     }
 }

@@ -146,6 +146,8 @@ struct StateV10 {
     state: StateV9,
     /// Origin, name, number.
     gone: Vec<(u64, Vec<u8>, u64)>,
+    /// Origin, number.
+    ended: Vec<(u64, u64)>,
 }
 
 #[derive(Encode, Decode)]
@@ -197,11 +199,13 @@ impl StateV3 {
 
 impl StateV4 {
     fn of(state: StateV3, electorates: &Electorates) -> StateV4 {
-        let Electorates { itself, known, gone: _ } = electorates.clone();
+        let Electorates { itself, known, left, gone: _, ended: _ } = electorates.clone();
         let elector = |Elector { name, life }| ElectorV4 { name, life };
         let known = known.into_iter().map(|Electorate { number, origin, members }| {
             (number, origin, members.into_iter().map(elector).collect())
         });
+        // What was left has no members.
+        let known = known.chain(left.into_iter().map(|origin| (0, origin, Vec::new())));
         let (itself, known) = (elector(itself), known.collect());
         StateV4 { state, itself, known, gone: Vec::new() }
     }
@@ -214,16 +218,20 @@ impl StateV4 {
     fn electorates(self) -> (StateV3, Electorates) {
         let StateV4 { state, itself, known, gone } = self;
         let elector = |ElectorV4 { name, life }| Elector { name, life };
+        let (left, known): (Vec<_>, Vec<_>) =
+            known.into_iter().partition(|(.., members)| members.is_empty());
+        let left = left.into_iter().map(|(_, origin, _)| origin).collect();
         let known = known.into_iter().map(|(number, origin, members)| {
             let members = members.into_iter().map(elector).collect();
             Electorate { number, origin, members }
         });
         let (itself, known): (_, BTreeSet<Electorate>) = (elector(itself), known.collect());
-        // Until version 9, these were of all electorates.
+        // Until version 9, these were of all electorates. Of none, if none is known: what they were
+        // forgotten in is not recorded.
         let gone: BTreeMap<_, _> = gone.into_iter().collect();
         let origins = known.iter().map(|one| one.origin).filter(|_| !gone.is_empty());
         let gone = origins.map(|origin| (origin, gone.clone())).collect();
-        (state, Electorates { itself, known, gone })
+        (state, Electorates { itself, known, left, gone, ended: BTreeMap::new() })
     }
 }
 
@@ -277,7 +285,7 @@ impl StateV9 {
 
     /// Version 9 did not record in which electorates masters were forgotten.
     fn upgrade(self) -> StateV10 {
-        StateV10 { state: self, gone: Vec::new() }
+        StateV10 { state: self, gone: Vec::new(), ended: Vec::new() }
     }
 }
 
@@ -286,16 +294,19 @@ impl StateV10 {
         let gone = memory.electorates.gone.iter().flat_map(|(origin, names)| {
             names.iter().map(|(name, up_to)| (*origin, name.clone(), *up_to))
         });
-        StateV10 { state, gone: gone.collect() }
+        let ended = memory.electorates.ended.clone().into_iter().collect();
+        StateV10 { state, gone: gone.collect(), ended }
     }
 
     fn memory(self) -> (StateV3, bool, ClusterMemory) {
-        let StateV10 { state: StateV9 { state, failed_departures }, gone } = self;
+        let StateV10 { state, gone, ended } = self;
+        let StateV9 { state, failed_departures } = state;
         let StateV8 { state: StateV5 { state, doubts }, lengths, gone_until_boot_ms } = state;
         let length = |LengthV8 { longest_ms, until_boot_ms }| {
             (Millis::new(longest_ms), until_boot_ms.map(Instant::from_millis))
         };
         let (state, mut electorates) = state.electorates();
+        electorates.ended = ended.into_iter().collect();
         for (origin, name, up_to) in gone {
             electorates.gone.entry(origin).or_default().insert(name, up_to);
         }
@@ -350,7 +361,8 @@ fn encode_version(state: StateV2, saved: &Saved, memory: &ClusterMemory) -> Vec<
     let in_cluster = |state| StateV4::of(StateV3 { state, longest_ms }, &memory.electorates);
     let with_doubts = |state| StateV5 { state: in_cluster(state), doubts: saved.doubts };
     let with_lengths = |state| StateV8::of(with_doubts(state), memory);
-    if !memory.electorates.gone.is_empty() {
+    let Electorates { gone, ended, .. } = &memory.electorates;
+    if !gone.is_empty() || !ended.is_empty() {
         let state = StateV9::of(with_lengths(state), memory);
         encode(STATE_VERSION, &StateV10::of(state, memory))
     } else if !memory.failed_departures.is_empty() {
@@ -474,7 +486,7 @@ mod tests {
         let known = [(7, members(b"abc")), (u64::MAX, members(b"b"))];
         let electorate = |(number, members)| Electorate { number, origin: u64::MAX, members };
         let known = known.map(electorate).into();
-        Electorates { itself: elector(&b'b'), known, gone: Forgotten::new() }
+        Electorates { itself: elector(&b'b'), known, ..Electorates::default() }
     }
 
     /// Of each of these origins.
@@ -507,6 +519,7 @@ mod tests {
                 (1, Electorates::default(), false, 3),
                 (u64::MAX, Electorates::default(), false, 3),
                 (0, electorates(), false, 4),
+                (0, Electorates { left: [0, 9].into(), ..electorates() }, false, 4),
                 (1, electorates(), false, 4),
                 (1, electorates(), true, 5),
                 (0, Electorates::default(), true, 5),
@@ -522,7 +535,10 @@ mod tests {
                 let failed_departures = vec![(3, 4), (9, 9)];
                 let mut forgotten = memory.clone();
                 forgotten.electorates.gone = gone(&[3, u64::MAX]);
+                let mut ended = memory.clone();
+                ended.electorates.ended = [(3, 7)].into();
                 for (memory, version) in [
+                    (ended, STATE_VERSION),
                     (heard, WITHOUT_FAILED_DEPARTURES),
                     (ClusterMemory { gone_until, ..memory.clone() }, WITHOUT_FAILED_DEPARTURES),
                     (ClusterMemory { failed_departures, ..memory }, WITHOUT_ORIGINS),

@@ -131,7 +131,8 @@ pub enum SlotMessage {
     ConfirmQuestion(ConfirmQuestion),
     /// To who asked that: `lockmod confirmed number since first-last ... lost first-last ... digest
     /// life longest digest epoch`, perhaps `remembered longest:left ...`, and perhaps electorates:
-    /// `electorates number:origin:name=life,... gone origin:name:number ...`.
+    /// `electorates number:origin:name=life,... gone origin:name:number ...`, perhaps `ended
+    /// origin:number ...`.
     Confirmation(Confirmation),
     /// To a master that asked: `lockmod floor left number up held sure first-last ...`; a `sure`
     /// with a minus has ended.
@@ -230,7 +231,7 @@ fn read_rest<'a>(
 
 fn write_electorates(f: &mut fmt::Formatter<'_>, told: &Option<Electorates>) -> fmt::Result {
     // The message has the sender's life, and the server says who that is.
-    let Some(Electorates { itself: _, known, gone }) = told else { return Ok(()) };
+    let Some(Electorates { known, gone, ended, .. }) = told else { return Ok(()) };
     write!(f, " {ELECTORATES}")?;
     for Electorate { number, origin, members } in known {
         let member = |one: &Elector| format!("{}={}", String::from_utf8_lossy(&one.name), one.life);
@@ -243,7 +244,10 @@ fn write_electorates(f: &mut fmt::Formatter<'_>, told: &Option<Electorates>) -> 
             write!(f, " {origin}:{}:{up_to}", String::from_utf8_lossy(name))?;
         }
     }
-    Ok(())
+    if !ended.is_empty() {
+        write!(f, " {ENDED}")?;
+    }
+    ended.iter().try_for_each(|(origin, up_to)| write!(f, " {origin}:{up_to}"))
 }
 
 /// Reads what [`write_electorates`] writes. `None` if nothing was told, or something else.
@@ -261,12 +265,17 @@ fn read_electorates<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Ele
         let members = parts.next()?.split(',').map(member).collect::<Option<_>>()?;
         told.known.insert(Electorate { number, origin, members });
     }
-    for word in words {
+    for word in words.by_ref().take_while(|word| *word != ENDED) {
         let (origin, rest) = word.split_once(':')?;
         let (name, up_to) = rest.split_once(':')?;
         let [origin, up_to] = [origin, up_to].map(|count| self::number(count.as_bytes()));
         let names = told.gone.entry(origin?).or_default();
         names.insert(name.as_bytes().to_vec(), up_to?);
+    }
+    for word in words {
+        let (origin, up_to) = word.split_once(':')?;
+        let [origin, up_to] = [origin, up_to].map(|count| self::number(count.as_bytes()));
+        told.ended.insert(origin?, up_to?);
     }
     Some(told)
 }
@@ -342,6 +351,7 @@ const DIGEST: &str = "digest";
 const REMEMBERED: &str = "remembered";
 const ELECTORATES: &str = "electorates";
 const GONE: &str = "gone";
+const ENDED: &str = "ended";
 
 /// The word of a question.
 const fn ask(passage: Passage) -> &'static str {
@@ -433,8 +443,9 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
                 origin: longest.get(),
                 members: members.clone(),
             });
-            let electorates =
-                Some(Electorates { known: known.collect(), gone, ..Electorates::default() });
+            let ended = slots.iter().skip(2).map(|_| (longest.get(), number)).collect();
+            let known = known.collect();
+            let electorates = Some(Electorates { known, gone, ended, ..Electorates::default() });
             let electorates = electorates.filter(|_| number % 2 == 0);
             let remembered: Vec<_> =
                 slots.iter().skip(1).map(|_| LeaseLength { longest, left }).collect();

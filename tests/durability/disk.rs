@@ -128,8 +128,6 @@ fn a_disk_that_fills_up_shows_in_the_state_of_the_node() {
     wait_until("the log says that it is over", recovered);
 }
 
-/// Regression: the state that a refused request had needed was in the next write of the state file.
-/// After a crash within the next minute, the node waited as if the lease had been granted.
 /// Regression: it tried to write for each of its slots, of which there are 16384.
 #[test]
 fn a_master_whose_disk_fills_while_it_waits_in_its_slots_writes_once() {
@@ -153,6 +151,8 @@ fn a_master_whose_disk_fills_while_it_waits_in_its_slots_writes_once() {
     wait_until("it grants", || acquire(&promoted, "res", "token", 1_000).is_ok());
 }
 
+/// Regression: the state that a refused request had needed was in the next write of the state file.
+/// After a crash within the next minute, the node waited as if the lease had been granted.
 #[test]
 fn a_refused_acquire_is_not_waited_for_after_a_crash() {
     let mut server = watched().start();

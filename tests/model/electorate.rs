@@ -228,17 +228,23 @@ impl World {
         }
         let own: SlotRuns = believed.contains(&(at as u8)).then_some((0, 0)).into_iter().collect();
         let found = if finds { own.clone() } else { SlotRuns::new() };
-        let shares = Shares { name: name(at), own, found, others, idle, ..Shares::default() };
+        let (name, had_none) = (name(at), finds);
+        let shares = Shares { name, own, found, had_none, others, idle, ..Shares::default() };
         let master = &mut state.masters[at];
         master.succession.look(&shares, NOW);
         let known = &master.succession.electorates().known;
         master.origins.extend(known.iter().map(|one| one.origin));
     }
 
-    fn start(&self, state: &mut State, at: usize, known: Electorates) {
+    fn start(&self, state: &mut State, at: usize, mut known: Electorates) {
         state.starts += 1;
         let start = u64::from(state.starts);
         let master = &mut state.masters[at];
+        let returns = master.place == Place::Removed;
+        let is_cautious = self.bounds.defect != Defect::ReturnsAlone;
+        if !is_cautious {
+            known.left.clear();
+        }
         let is_new = known.itself.life == 0;
         master.succession = self.succession(start, known);
         master.answered.fill(None);
@@ -246,11 +252,10 @@ impl World {
         if is_new {
             master.origins.clear();
         }
-        let returns = master.place == Place::Removed;
         if returns {
             master.place = Place::Returned;
         }
-        self.see(state, at, returns && self.bounds.defect != Defect::ReturnsAlone);
+        self.see(state, at, returns && is_cautious);
     }
 
     /// What a master answers to one whose latest electorate is this.
@@ -316,7 +321,9 @@ impl World {
 
     /// Two masters are sure, and share no voter.
     fn is_split(&self, state: &State) -> bool {
-        let living = (0..self.count()).filter(|at| state.masters[*at].died.is_none());
+        // One that is removed has no slots.
+        let decides = |master: &Master| master.died.is_none() && master.place != Place::Removed;
+        let living = (0..self.count()).filter(|at| decides(&state.masters[*at]));
         let sure = living.filter_map(|at| Some((at, self.majority(state, at)?)));
         let sure: Vec<_> = sure.collect();
         let mut pairs = sure.iter().flat_map(|one| sure.iter().map(move |other| (one, other)));
@@ -405,7 +412,9 @@ impl Model for World {
             if is_inside && state.masters[at].belief + 1 < self.bounds.beliefs[at].len() {
                 actions.push(Action::Believe(at));
             }
-            if is_inside && inside + self.bounds.removals > self.count() {
+            // Before that, nobody has granted anything.
+            let knows_any = !state.masters[at].succession.electorates().known.is_empty();
+            if is_inside && knows_any && inside + self.bounds.removals > self.count() {
                 actions.push(Action::Remove(at));
             }
             if state.starts < self.bounds.starts {
@@ -486,7 +495,6 @@ impl Model for World {
                     state.masters[other].forgotten.insert(at);
                     self.look(&mut state, other);
                 }
-                self.look(&mut state, at);
             }
             Action::StartEmpty(at) => {
                 let keeps = self.bounds.defect == Defect::KeepsItsLife;

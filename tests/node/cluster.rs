@@ -1042,7 +1042,7 @@ fn comes_back_to_its_data(is_seen: bool) {
     // Whoever gives it slots knows what they do.
     let conn = &mut from.connect();
     assert_eq!(ask(conn, &format!("CLUSTER DELSLOTS {slot}")), "OK");
-    wait_until("it has seen that", || from.info_u64("lockmod_electorates") == 0);
+    wait_until("it has seen that", || unsettled(&from) == 0);
     assert_eq!(ask(conn, &format!("CLUSTER ADDSLOTS {slot}")), "OK");
     let granted = || ask(conn, "LOCK.ACQUIRE res B 100").parse::<u64>().ok();
     assert!(wait_for("the lock is granted", granted) > 1);

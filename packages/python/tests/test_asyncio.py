@@ -969,3 +969,41 @@ def test_a_missing_await_or_the_wrong_block_is_named(run: Run, locker: Locker, n
             await guard.release()
 
     run(blocks())
+
+
+def test_a_guard_that_a_task_forgets_after_a_failed_call_is_released_at_once(
+    run: Run, locker: Locker, name: str
+) -> None:
+    """Regression: the error and the task's frames referred to each other, until a collection."""
+    held, own = name + ":held", name + ":own"
+
+    async def block() -> None:
+        async with locker.lock(held, wait=0):
+            raise AssertionError("it is held")
+
+    shapes: list[Callable[[], Awaitable[Any]]] = [
+        lambda: locker.aio.acquire(held, wait=0),
+        lambda: locker.aio.try_acquire(held),
+        lambda: locker.aio.acquire_many([held, own + ":2"], wait=0),
+        lambda: asyncio.wait_for(locker.aio.acquire(held, wait=PATIENCE), 0.1),
+        block,
+    ]
+
+    async def fail(shape: Callable[[], Awaitable[Any]]) -> None:
+        guard = await locker.aio.acquire(own, wait=0)
+        with contextlib.suppress(lockmod.HeldError, asyncio.TimeoutError):
+            await shape()
+            raise AssertionError(guard)
+
+    async def all_of_them() -> None:
+        for shape in shapes:
+            await asyncio.create_task(fail(shape))
+            await until_async("it is released", lambda: free(locker, own))
+
+    gc.collect()
+    gc.disable()
+    try:
+        with locker.lock(held):
+            run(all_of_them())
+    finally:
+        gc.enable()

@@ -22,7 +22,7 @@ pub type MasterName = Vec<u8>;
 const PROPOSES_BELOW: usize = 8;
 /// How many a master may know.
 const KNOWN_MAX: usize = 64;
-/// Of so many beginnings that it no longer knows, it remembers who was forgotten.
+/// Of how many origins it remembers that nobody is left.
 const ENDED_MAX: usize = 4;
 
 /// Masters that were forgotten, by the origin of the electorates in which they have no vote any
@@ -57,12 +57,6 @@ impl Electorate {
         let origin = if members.len() > 1 { hash_of(&members).max(1) } else { 0 };
         Electorate { number: 0, origin, members }
     }
-
-    /// Without members: nobody has a majority of it. For a server that has left a Cluster, and has
-    /// slots of that one.
-    fn of_nobody() -> Electorate {
-        Electorate { number: 0, origin: 0, members: BTreeSet::new() }
-    }
 }
 
 /// The electorates that a master knows: what it tells the others, and keeps on disk.
@@ -72,9 +66,14 @@ pub struct Electorates {
     pub itself: Elector,
     /// All of them count. The last one may take the place of the others.
     pub known: BTreeSet<Electorate>,
-    /// Who was forgotten. Of an origin that is not known, nobody is left, or another took its
-    /// place: others may still tell it.
+    /// Who was forgotten, of the origins that are known.
     pub gone: Forgotten,
+    /// Origins of which nobody was left, and up to which number: others may still tell such an
+    /// electorate.
+    pub ended: BTreeMap<u64, u64>,
+    /// The origins of a Cluster that its server has left, where masters may decide in any slot that
+    /// it may take by the keys in its data file; 0 if they are unknown. Others are not told.
+    pub left: BTreeSet<u64>,
 }
 
 impl Electorates {
@@ -94,7 +93,7 @@ impl Electorates {
 
     /// A number that tells these from others.
     pub fn digest(&self) -> u64 {
-        hash_of(&(&self.known, &self.gone))
+        hash_of(&(&self.known, &self.gone, &self.ended))
     }
 
     /// The members that were not forgotten.
@@ -107,16 +106,10 @@ impl Electorates {
         electorate.members.iter().filter(move |one| !is_gone(one))
     }
 
-    /// Whether its server has left a Cluster, and has taken slots by their keys since: the masters
-    /// there may decide in these.
-    fn has_left(&self) -> bool {
-        self.known.contains(&Electorate::of_nobody())
-    }
-
-    /// Whether it has been in a Cluster, and not alone.
-    fn has_had_company(&self) -> bool {
-        let is_alone = |one: &Electorate| one.origin == 0 && !one.members.is_empty();
-        self.itself.life != 0 && !self.known.iter().any(is_alone)
+    /// Those that it leaves behind if its server is in no Cluster any more.
+    fn behind(&self) -> BTreeSet<u64> {
+        let known = self.known.iter().map(|one| one.origin).filter(|origin| *origin != 0);
+        known.chain(self.left.iter().copied()).collect()
     }
 
     /// Forgets what the master knew while its server knew no other: nobody was told.
@@ -138,6 +131,9 @@ impl Electorates {
             [&own, &others].iter().any(|firsts| firsts.get(&one.origin).is_some_and(|it| one < *it))
         };
         self.known = all.filter(|one| !is_superseded(one)).cloned().collect();
+        for (origin, up_to) in self.ended.clone().into_iter().chain(other.ended.clone()) {
+            self.end(origin, up_to);
+        }
         self.forget(other.gone.clone());
     }
 
@@ -163,43 +159,37 @@ impl Electorates {
     fn tidy(&mut self) {
         let is_empty = |one: &&Electorate| one.origin != 0 && self.voters(one).next().is_none();
         let empty: Vec<_> = self.known.iter().filter(is_empty).cloned().collect();
-        empty.iter().for_each(|one| {
-            self.known.remove(one);
-        });
+        for one in empty {
+            self.known.remove(&one);
+            if !self.known.iter().any(|other| other.origin == one.origin) {
+                self.end(one.origin, one.number);
+            }
+        }
         let known = &self.known;
         for (origin, names) in &mut self.gone {
-            let of_origin: Vec<_> = known.iter().filter(|one| one.origin == *origin).collect();
-            let has = |one: &Electorate, name: &MasterName| {
-                one.members.iter().any(|member| member.name == *name)
+            let matters = |name: &MasterName, up_to: u64| {
+                let has = |one: &Electorate| one.members.iter().any(|member| member.name == *name);
+                let mut of_origin = known.iter().filter(|one| one.origin == *origin);
+                of_origin.any(|one| one.number <= up_to && has(one))
             };
-            names.retain(|name, up_to| {
-                of_origin.is_empty()
-                    || of_origin.iter().any(|one| one.number <= *up_to && has(one, name))
-            });
+            names.retain(|name, up_to| matters(name, *up_to));
         }
         self.gone.retain(|_, names| !names.is_empty());
-        self.tidy_ended();
     }
 
-    /// Drops the names of the earliest origins that are no longer known, if there are many.
-    fn tidy_ended(&mut self) {
-        let is_known = |origin: u64| self.known.iter().any(|one| one.origin == origin);
-        let ended = self.gone.iter().filter(|(origin, _)| !is_known(**origin));
-        let mut ended: Vec<_> =
-            ended.map(|(origin, names)| (names.values().max().copied(), *origin)).collect();
-        ended.sort_unstable();
-        for (_, origin) in ended.iter().rev().skip(ENDED_MAX) {
-            self.gone.remove(origin);
+    /// Notes that nobody is left of the electorates of this origin up to this number. They are all
+    /// earlier than one that was known, so none of them counts.
+    fn end(&mut self, origin: u64, up_to: u64) {
+        self.known.retain(|one| one.origin != origin || up_to < one.number);
+        let known = self.ended.entry(origin).or_default();
+        *known = up_to.max(*known);
+        // In one Cluster, the numbers rise from origin to origin.
+        while self.ended.len() > ENDED_MAX
+            && let Some(origin) = self.ended.iter().min_by_key(|one| one.1).map(|one| *one.0)
+        {
+            self.ended.remove(&origin);
         }
     }
-}
-
-/// Whether a server has come back from a Cluster, in which its master knew these electorates, with
-/// slots of that one: it was reset, or its `nodes.conf` is lost, and at its start it has taken the
-/// slots of the keys in its data file.
-fn has_returned(before: &Electorates, shares: &Shares) -> bool {
-    let takes = !shares.found.is_empty() && shares.other_masters().is_empty();
-    takes && before.has_had_company()
 }
 
 pub(super) fn hash_of(value: &impl Hash) -> u64 {
@@ -241,8 +231,10 @@ pub struct Succession {
     /// The nodes that it knew while it had no slots, and no longer knows, with the numbers of the
     /// latest electorates then.
     missing: Forgotten,
-    /// If the server has left a Cluster: the slots that it has had since its first look.
+    /// The slots that it has had since its first look, if that matters.
     taken: Option<SlotSet>,
+    /// It was a replica until its promotion, or when it last stopped, and has not looked since.
+    was_replica: bool,
 }
 
 impl Succession {
@@ -260,12 +252,20 @@ impl Succession {
             own: SlotRuns::new(),
             missing: Forgotten::new(),
             taken: None,
+            was_replica: false,
         }
+    }
+
+    /// Notes that the server was a replica when it last stopped, or until a moment ago.
+    pub(super) const fn was_replica(&mut self) {
+        self.was_replica = true;
     }
 
     /// Remembers which nodes the server has known: for a master that was a replica before.
     pub fn remember(&mut self, before: &Succession) {
         (self.others, self.missing) = (before.others.clone(), before.missing.clone());
+        // What it has got by an election, it has not taken.
+        (self.was_replica, self.taken) = (true, Some(SlotSet::default()));
     }
 
     /// What the master knows.
@@ -280,6 +280,9 @@ impl Succession {
         let is_settled = |one: &Electorate| {
             with_slots.is_some_and(|with_slots| self.electorates.voters(one).eq(with_slots))
         };
+        if self.has_left() {
+            return 0;
+        }
         let pending = self.electorates.latest().is_some_and(|latest| !is_settled(latest));
         self.electorates.known.len() + usize::from(pending)
     }
@@ -299,7 +302,9 @@ impl Succession {
             let needed = (own.len() + others.len()) / 2 + 1 - own.len();
             (others, needed)
         };
-        self.electorates.known.iter().map(of).collect()
+        // Nobody has a vote about slots of a Cluster that it has left.
+        let nobody = self.has_left().then(|| (Vec::new(), 1));
+        self.electorates.known.iter().map(of).chain(nobody).collect()
     }
 
     /// All others that have a vote in an electorate, and these masters as they have told of
@@ -328,11 +333,9 @@ impl Succession {
         let before = self.electorates.clone();
         let others = shares.all_others();
         let forgotten: Vec<_> = self.others.difference(&others).cloned().collect();
-        if has_returned(&before, shares) {
-            self.begin_life(&shares.name, now);
-            self.electorates.known = [Electorate::of_nobody()].into();
-        } else if self.is_new(shares, &forgotten) {
-            self.begin_life(&shares.name, now);
+        let returns = self.returns(shares);
+        if returns || self.is_new(shares, &forgotten) {
+            self.begin_life(shares, returns, now);
         } else {
             for (origin, number) in self.electorates.numbers() {
                 let names = forgotten.iter().map(|name| (name.clone(), number));
@@ -350,8 +353,8 @@ impl Succession {
         if !masters.is_empty() {
             self.electorates.meet_others();
         }
-        self.give_up_taken(&SlotSet::of(&shares.own));
-        (self.others, self.own) = (others, shares.own.clone());
+        self.give_up_taken(shares);
+        (self.others, self.own, self.was_replica) = (others, shares.own.clone(), false);
         if (&self.belief.with_slots, &self.belief.masters) != (&with_slots, &masters) {
             self.belief = Belief { with_slots, masters, since: now, is_proposed: false };
         }
@@ -372,32 +375,57 @@ impl Succession {
         let itself = &self.electorates.itself;
         let has_lost_all = !forgotten.is_empty() && forgotten.len() == self.others.len();
         let is_bare = shares.all_others().is_empty() && shares.own.is_empty();
-        let is_bare = is_bare && !self.electorates.known.is_empty();
+        let is_bare = is_bare && (self.was_replica || !self.electorates.known.is_empty());
         let was_reset = (has_lost_all && !self.has_kept(shares)) || is_bare;
         itself.life == 0 || itself.name != shares.name || was_reset
     }
 
-    /// A server that has left a Cluster goes on alone only without the slots that it has taken.
-    fn give_up_taken(&mut self, own: &SlotSet) {
-        if self.electorates.has_left() {
-            let taken = self.taken.get_or_insert_with(|| own.clone());
-            taken.keep(own);
-            if taken.len() == 0 {
-                self.electorates.meet_others();
-            }
+    /// Whether the server has taken slots at its start, by the keys in its data file, and knows no
+    /// other master, though it was in a Cluster: it was reset before the master saw that, or it has
+    /// lost its `nodes.conf`.
+    fn returns(&self, shares: &Shares) -> bool {
+        let takes = shares.had_none && !shares.found.is_empty();
+        let was_inside = self.was_replica || !self.electorates.behind().is_empty();
+        takes && shares.other_masters().is_empty() && was_inside
+    }
+
+    /// Whether the server is in no Cluster any more: it has no slots, and was a replica, or has
+    /// known others.
+    fn leaves(&self, shares: &Shares) -> bool {
+        shares.own.is_empty() && (self.was_replica || !self.others.is_empty())
+    }
+
+    /// A server that has left a Cluster decides again if it is given slots while it runs, or joins
+    /// others, and has none of those with which it has started: it may have taken these by their
+    /// keys. Or if it joins that Cluster again: most masters there must confirm its slots.
+    fn give_up_taken(&mut self, shares: &Shares) {
+        let own = || SlotSet::of(&shares.own);
+        if self.taken.is_none() || self.has_left() {
+            self.taken.get_or_insert_with(own).keep(&own());
+        }
+        let Electorates { known, left, .. } = &mut self.electorates;
+        let has_none = self.taken.as_ref().is_some_and(|taken| taken.len() == 0);
+        let goes_on = has_none && !(shares.own.is_empty() && known.is_empty());
+        if goes_on || known.iter().any(|one| left.contains(&one.origin) && one.origin != 0) {
+            left.clear();
         }
     }
 
-    /// Whether the server has left a Cluster, and has slots of that one all the same: it decides in
-    /// none, because nobody knows what the masters there do.
+    /// Whether the server has left a Cluster, and may have slots of that one: it decides nowhere.
     pub fn has_left(&self) -> bool {
-        self.electorates.has_left()
+        !self.electorates.left.is_empty()
     }
 
-    fn begin_life(&mut self, name: &MasterName, now: Instant) {
+    /// `returns`: as in [`Succession::returns`].
+    fn begin_life(&mut self, shares: &Shares, returns: bool, now: Instant) {
+        let name = &shares.name;
         let life = hash_of(&(self.boot, &self.electorates.itself, name, now)).max(1);
         let itself = Elector { name: name.clone(), life };
-        self.electorates = Electorates { itself, ..Electorates::default() };
+        let mut left = self.electorates.behind();
+        if left.is_empty() && (returns || self.leaves(shares)) {
+            left.insert(0);
+        }
+        self.electorates = Electorates { itself, left, ..Electorates::default() };
         self.heard.clear();
         self.missing.clear();
         self.is_unsaved = true;
@@ -435,7 +463,11 @@ impl Succession {
         // One that knows no other has nobody to tell.
         let is_other = latest.origin != 0 && !self.electorates.voters(latest).eq(with_slots);
         if is_other && !with_slots.is_empty() {
-            let (number, origin) = (latest.number.saturating_add(1), latest.origin);
+            // Of a later one, nobody may be left.
+            let gone = self.electorates.gone.get(&latest.origin).into_iter();
+            let number =
+                gone.flat_map(BTreeMap::values).fold(latest.number, |max, up_to| max.max(*up_to));
+            let (number, origin) = (number.saturating_add(1), latest.origin);
             let members = with_slots.clone();
             self.electorates.known.insert(Electorate { number, origin, members });
         }
@@ -445,15 +477,15 @@ impl Succession {
     /// The first electorate: nobody knows any. All masters are members, for others may believe that
     /// other ones have slots.
     fn begin(&mut self) {
-        if self.own.is_empty() || !self.silent().is_empty() {
+        if self.own.is_empty() || self.has_left() || !self.silent().is_empty() {
             return;
         }
         let others = self.belief.masters.iter().filter_map(|name| self.elector(name));
         let members = others.chain([self.electorates.itself.clone()]).collect();
         let mut first = Electorate::beginning(members);
         // Who was forgotten, and has returned, has a vote in this one.
-        let gone = self.electorates.gone.values().flat_map(BTreeMap::values).max();
-        first.number = gone.map_or(0, |up_to| up_to.saturating_add(1));
+        let ended = self.electorates.ended.values().max();
+        first.number = ended.map_or(0, |up_to| up_to.saturating_add(1));
         self.electorates.known = [first].into();
         self.electorates.tidy();
     }
@@ -475,7 +507,12 @@ impl Succession {
         (told, digest): (Option<&Electorates>, u64),
         now: Instant,
     ) -> bool {
-        self.electorates.meet_others();
+        let told_before = self.electorates.clone();
+        // Of a replica, this one may be the only master.
+        let is_master = self.belief.masters.contains(&elector.name);
+        if is_master || told.is_some_and(|told| !told.known.is_empty()) {
+            self.electorates.meet_others();
+        }
         let before = self.electorates.clone();
         let (knows_any, knows_latest) = match told {
             None => {
@@ -489,6 +526,7 @@ impl Succession {
                 self.electorates.merge(told);
                 if self.electorates.known.len() > KNOWN_MAX {
                     self.electorates = before;
+                    self.compare(&told_before, now);
                     return false;
                 }
                 (!told.known.is_empty(), told.latest() == self.electorates.latest())
@@ -496,7 +534,7 @@ impl Succession {
         };
         let knows_none_at = (!knows_any).then_some(now);
         self.heard.insert(elector.name.clone(), (elector.life, knows_none_at));
-        self.compare(&before, now);
+        self.compare(&told_before, now);
         if knows_any && knows_latest {
             self.knowing.entry(elector.clone()).or_insert(now);
         }
@@ -818,6 +856,7 @@ mod tests {
             one.news();
             one.look(&shares(name, with_slots, &[]), at(100));
             let electorates = one.electorates().clone();
+            assert_eq!(one.has_left(), with_slots.is_empty(), "until it is given slots");
             assert!(electorates.known.is_empty() && electorates.gone.is_empty(), "{name}");
             assert_eq!(electorates.itself.name, name.as_bytes());
             assert!(electorates.itself.life != LIFE, "{name} {with_slots:?}");
@@ -832,7 +871,7 @@ mod tests {
     fn a_server_that_finds_slots_of_a_cluster_that_it_has_left_decides_in_none() {
         let found = |others: &[&str]| {
             let all: Vec<_> = others.iter().copied().chain(["a"]).collect();
-            Shares { found: vec![(0, 0)], ..shares("a", &all, &[]) }
+            Shares { found: vec![(0, 0)], had_none: true, ..shares("a", &all, &[]) }
         };
         let starts = |electorates: &Electorates, shares: &Shares| {
             let mut one = Succession::new(2, electorates.clone(), DELAY);
@@ -841,44 +880,86 @@ mod tests {
             one
         };
         let is_alone = |one: &Succession| one.majorities() == [(Vec::new(), 0)];
-        let reset = {
-            let mut one = master(&[electorate(3, ABC)], &["b", "c"], &[]);
+        let reset_at = |mut one: Succession| {
             one.look(&shares("a", &[], &[]), at(100));
             one.electorates().clone()
         };
-        let alone = of("a", &[beginning(&["a"])]);
+        let reset = reset_at(master(&[electorate(3, ABC)], &["b", "c"], &[]));
+        // It had heard nothing of those that it knew.
+        let early = reset_at(master(&[], &["b", "c"], &[]));
+        let replica = {
+            let mut one = Succession::new(1, of("a", &[]), DELAY);
+            one.remember(&Succession::new(1, of("a", &[]), DELAY));
+            reset_at(one)
+        };
+        let one_day = electorate(3, &["a"]);
+        let new = reset_at(Succession::new(1, Electorates::default(), DELAY));
+        let alone = reset_at(master(&[beginning(&["a"])], &["a"], &[]));
+        let own = shares("a", &["a"], &[]);
+        let besides = Shares { had_none: false, ..found(&[]) };
         // (what its file has, what it sees, whether it has left)
         for (before, seen, has_left) in [
-            (&reset, found(&[]), true),
-            // The file has not seen the reset, or the server has lost its `nodes.conf`.
-            (&of("a", &[electorate(3, ABC)]), found(&[]), true),
-            (&of("z", &[electorate(3, ABC)]), found(&[]), true),
-            (&reset, shares("a", &["a"], &[]), false),
-            (&Electorates::default(), found(&[]), false),
-            (&alone, found(&[]), false),
-            (&reset, found(&["b"]), false),
+            (&reset, &found(&[]), true),
+            (&early, &found(&[]), true),
+            (&replica, &found(&[]), true),
+            // It was killed before the file had what it had found, or the module is loaded late.
+            (&reset, &own, true),
+            // It has not seen the reset, or the server has lost its `nodes.conf`.
+            (&of("a", &[electorate(3, ABC)]), &found(&[]), true),
+            (&of("z", &[electorate(3, ABC)]), &found(&[]), true),
+            // The first start in a Cluster, or after one without slots.
+            (&Electorates::default(), &found(&[]), false),
+            (&new, &found(&[]), false),
+            (&new, &own, false),
+            (&alone, &found(&[]), false),
+            (&of("a", &[beginning(&["a"])]), &found(&[]), false),
+            // It is the only one that is left of its Cluster, and has found a slot besides its own.
+            (&of("a", from_ref(&one_day)), &besides, false),
+            (&reset, &found(&["b"]), true),
         ] {
-            let one = starts(before, &seen);
+            let one = starts(before, seen);
             assert_eq!(one.has_left(), has_left, "{before:?} {seen:?}");
-            assert_eq!(is_alone(&one), !has_left && seen.others.is_empty());
+            assert_eq!(is_alone(&one), !has_left && seen.others.is_empty(), "{before:?} {seen:?}");
         }
-        let mut left = starts(&reset, &found(&[]));
-        assert!(left.news().is_some_and(|news| news.itself.life != 0), "the file must have that");
-        assert_eq!(left.majorities(), [(Vec::new(), 1)], "of nobody");
-        // The server has saved that it has the slot.
-        let mut again = starts(left.electorates(), &shares("a", &["a"], &[]));
-        assert!(again.has_left());
-        let mut joins = again.clone();
-        joins.sees(&["a"], &["b"], 9_100);
-        assert_eq!(joins.knows(), [], "it tells nobody");
-        let mut told = again.clone();
-        told.hears("b", &[electorate(3, &["b", "c"])], 9_100);
-        assert_eq!(told.knows(), [electorate(3, &["b", "c"])]);
-        // It was given another slot, and not this one.
-        again.look(&Shares { own: vec![(7, 7)], ..shares("a", &["a"], &[]) }, at(9_100));
-        again.look(&Shares { own: vec![(0, 7)], ..shares("a", &["a"], &[]) }, at(9_300));
-        again.look(&Shares { own: vec![(0, 7)], ..shares("a", &["a"], &[]) }, at(19_000));
-        assert!(is_alone(&again));
+        let left = starts(&reset, &found(&[]));
+        assert_eq!((left.majorities(), left.count()), (vec![(Vec::new(), 1)], 0), "of nobody");
+        // Others do not help, unless they are of that Cluster: most there must confirm the slots.
+        let theirs = electorate(3, &["b", "c"]);
+        for (origin, goes_on) in [(6, false), (5, true)] {
+            let mut joins = left.clone();
+            joins.sees(&["a"], &["b"], 9_100);
+            joins.hears("b", &[], 10_200);
+            joins.sees(&["a"], &["b"], 11_300);
+            assert!(joins.knows().is_empty() && joins.has_left());
+            let theirs = Electorate { origin, ..theirs.clone() };
+            joins.hears("b", from_ref(&theirs), 11_400);
+            joins.sees(&["a"], &["b"], 11_500);
+            let lacks_vote = joins.majorities().contains(&(Vec::new(), 1));
+            assert_eq!((joins.has_left(), lacks_vote), (!goes_on, !goes_on), "{origin}");
+        }
+        // It is given slots while it runs, and has none that it may have taken.
+        let mut given = starts(&reset, &shares("a", &[], &[]));
+        let mut exchanged = left.clone();
+        exchanged.look(&Shares { own: vec![(7, 7)], ..own.clone() }, at(9_100));
+        exchanged.look(&Shares { own: vec![(0, 7)], ..own.clone() }, at(9_300));
+        for one in [&mut given, &mut exchanged] {
+            one.look(&own, at(9_400));
+            one.look(&own, at(19_000));
+            assert!(is_alone(one));
+        }
+        // It joins the Cluster again as a replica, and is elected.
+        let mut elected = Succession::new(3, reset.clone(), DELAY);
+        elected.remember(&Succession::new(3, reset.clone(), DELAY));
+        elected.sees(ABC, &[], 100);
+        assert!(!elected.has_left());
+    }
+
+    /// Regression: with each answer, it forgot that it was alone.
+    #[test]
+    fn who_is_alone_with_its_replicas_stays_so() {
+        let mut one = master(&[beginning(&["a"])], &["a"], &[]);
+        one.hears("r", &[], 100);
+        assert_eq!(one.knows(), [beginning(&["a"])]);
     }
 
     /// It has met one again before it looked.
@@ -900,16 +981,15 @@ mod tests {
         // Forgotten before it took over, and in that moment.
         one.sees(&["y", "z"], &["b", "c"], 50);
         one.sees(ABC, &[], 100);
-        let gone: BTreeMap<_, _> = ["x", "y", "z"].map(|name| (name.into(), 3)).into();
-        let gone = Forgotten::from([(5, gone)]);
-        let told = Electorates { gone: gone.clone(), ..of("a", &[]) };
+        let ended = BTreeMap::from([(5, 3)]);
+        let told = Electorates { ended: ended.clone(), ..of("a", &[]) };
         assert_eq!(*one.electorates(), told);
         // Another one has forgotten nobody, as one without slots.
         let mut other = master(&known, &["b"], &["c"]);
         assert!(one.hears("b", &known, 200));
         assert_eq!(*one.electorates(), told);
         assert!(!other.hears_all(&told, 200));
-        assert_eq!((other.knows(), &other.electorates().gone), (Vec::new(), &gone));
+        assert_eq!((other.knows(), &other.electorates().ended), (Vec::new(), &ended));
         let none = told.digest();
         assert!(!one.hear(&elector("c"), (None, none), at(200)));
         one.sees(ABC, &[], 300);
@@ -917,7 +997,7 @@ mod tests {
         assert!(!one.hear(&elector("c"), (None, none), at(1_300)));
         one.sees(ABC, &[], 1_400);
         let first = Electorate { number: 4, ..beginning(ABC) };
-        assert_eq!(*one.electorates(), Electorates { gone, ..of("a", from_ref(&first)) });
+        assert_eq!(*one.electorates(), Electorates { ended, ..of("a", from_ref(&first)) });
         // Regression: a server that had been away told the former one again, and nobody could be
         // asked.
         one.hears("d", &known, 1_500);
@@ -928,14 +1008,31 @@ mod tests {
     }
 
     #[test]
-    fn those_who_were_forgotten_are_known_for_a_few_origins() {
+    fn a_few_origins_are_known_of_which_nobody_is_left() {
         let mut one = master(&[electorate(50, ABC)], ABC, &[]);
-        let names = |up_to| BTreeMap::from([(MasterName::from("x"), up_to)]);
-        let gone: Forgotten = (10..30).map(|origin| (origin, names(100 - origin))).collect();
-        let told = Electorates { gone, ..of("b", &[electorate(50, ABC)]) };
+        let ended = (10..30).map(|origin| (origin, 100 - origin)).collect();
+        let told = Electorates { ended, ..of("b", &[electorate(50, ABC)]) };
         one.hears_all(&told, 100);
-        let left: Vec<_> = one.electorates().gone.keys().copied().collect();
+        let left: Vec<_> = one.electorates().ended.keys().copied().collect();
         assert_eq!(left, [10, 11, 12, 13], "the numbers rise with each beginning");
+        // Regression: an earlier electorate of such an origin came back with all its dead.
+        for (number, knows) in [(3, false), (90, false), (91, true)] {
+            let theirs = Electorate { origin: 10, ..electorate(number, &["x", "y"]) };
+            one.hears("y", from_ref(&theirs), 200);
+            assert_eq!(one.knows().contains(&theirs), knows, "{number}");
+        }
+    }
+
+    /// Regression: the next electorate had the number of one that nobody was left of, and whoever
+    /// was forgotten then still had no vote.
+    #[test]
+    fn the_next_number_is_above_those_of_who_was_forgotten() {
+        let known = [electorate(3, ABC), electorate(4, &["b", "d"])];
+        let mut one = master(&known, ABC, &["d"]);
+        one.sees(&["a"], &["c"], 100);
+        assert_eq!(one.knows(), [electorate(3, ABC)]);
+        one.sees(&["a"], &["c"], 1_100);
+        assert_eq!(one.knows().last(), Some(&electorate(5, &["a"])));
     }
 
     #[test]
@@ -961,7 +1058,7 @@ mod tests {
         // All masters of before are gone, and this one waits for another to begin with.
         let mut waits = master(&[electorate(9, &["b", "c"])], &["a"], &["b", "c", "f"]);
         waits.sees(&["a"], &["f"], 100);
-        assert!(waits.knows().is_empty() && !waits.electorates().gone.is_empty());
+        assert!(waits.knows().is_empty() && !waits.electorates().ended.is_empty());
         for mut one in [one, waits] {
             one.hears("d", from_ref(&theirs), 300);
             let majorities = one.majorities();

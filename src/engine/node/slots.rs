@@ -20,7 +20,7 @@ use super::electorate::Electorates;
 use super::epoch::{Epoch, Rise};
 use super::lengths::Lengths;
 use super::pauses::Pauses;
-use super::recovery::{has_jumped, jump};
+use super::recovery::{Found, has_jumped, jump};
 use super::shares::{
     Footing, MoveAtOnce, Question, Shares, SlotAnswer, SlotRuns, Sure, question_number,
 };
@@ -175,10 +175,18 @@ impl Slots {
 
     /// Notes how much of what the file had holds: until when leases may stand that were granted
     /// before the start and are not in the data set, and whether instants are of the present clock.
-    pub(super) fn starts(&mut self, (gone_until, is_same_clock): (Instant, bool), now: Instant) {
+    pub(super) fn starts(
+        &mut self,
+        found: Found,
+        (gone_until, is_same_clock): (Instant, bool),
+        now: Instant,
+    ) {
         self.gone_until = gone_until;
         if !is_same_clock {
             self.lengths.count_anew(now);
+        }
+        if matches!(found, Found::Present(saved) if saved.was_replica) {
+            self.confirmations.succession().was_replica();
         }
     }
 

@@ -135,7 +135,7 @@ impl Node {
             (recovery.quarantine.is_some(), found.has_stopped_here(loaded));
         self.slots.iter_mut().for_each(|slots| {
             let gone_until = found.gone_until((loaded, waits), slots.gone_until);
-            slots.starts((gone_until, is_same_clock), loaded.clocks.now);
+            slots.starts(found, (gone_until, is_same_clock), loaded.clocks.now);
         });
         recovery.nothing_counts |= self.have_names_changed;
         recovery.nothing_is_carried |= self.have_names_changed;
@@ -476,7 +476,10 @@ mod tests {
             assert!(until < 9_000, "{saved:?} {loaded:?}: {until}");
         }
         // Regression: the clock of a machine that has resumed another's memory is another one,
-        // though of the same boot. And the wall clock may be stepped.
+        // though of the same boot. And the wall clock may be stepped. (No lease of its data set
+        // stands, so it does not wait.)
+        let ceilings = Ceilings { lease: Instant::default(), ..saved.ceilings };
+        let saved = Saved { ceilings, ..saved };
         for (loaded, expected) in [
             (by(now.after(step), wall), 14_000),
             (by(now.before(step), wall), 9_000),

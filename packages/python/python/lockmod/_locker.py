@@ -52,12 +52,16 @@ def _forked() -> None:
     """
     global _forks
     _forks += 1
-    with suppress(OSError), open(os.devnull, "r+b", buffering=0) as nothing:
-        for number, inode in _lockmod.sockets():
-            with suppress(OSError):
-                told = os.fstat(number)
-                if told.st_ino == inode and stat.S_ISSOCK(told.st_mode):
-                    os.dup2(nothing.fileno(), number, inheritable=False)
+    for number, inode in _lockmod.sockets():
+        with suppress(OSError):
+            told = os.fstat(number)
+            if told.st_ino == inode and stat.S_ISSOCK(told.st_mode):
+                # What is opened next takes the lowest free number, which may be another one.
+                os.close(number)
+                opened = os.open(os.devnull, os.O_RDWR)
+                if opened != number:
+                    os.dup2(opened, number, inheritable=False)
+                    os.close(opened)
 
 
 os.register_at_fork(after_in_child=_forked)
