@@ -97,9 +97,10 @@ valgrind: deps ## The tests of one node with every server under valgrind: ten mi
 		--skip a_grant_waits_for_as_many_replicas --skip whatever_frees_the_lock_grants_it \
 		--skip who_gets_a_slot_from_a_node_that_waits --skip many_leases_that_have_lapsed \
 		--skip a_crash_soon_after_many_long_leases --skip cluster::
-check: deps ## What CI runs before the tests: format, style, lints, docs, each feature alone
+check: deps ## What CI runs before the tests: format, style, unit tests, lints, docs, each feature alone
 	cargo fmt --check
 	cargo test --test tidy
+	cargo test --lib --quiet
 	cargo clippy --all-targets -- -D warnings
 	for crate in host python node; do \
 		cargo fmt --check --manifest-path packages/$$crate/Cargo.toml && \

@@ -2,8 +2,9 @@
 //!
 //! To add one: in this file, a line in `FIELDS`, their `COUNT`, the numbers in `written!`, and a
 //! field of [`LockInfo`], an `Option` if a node that does not report it is not the same as zero; in
-//! the engine, a field of [`LockAccount`], which `account.rs` fills. If the command's work grows
-//! with something new, also its `complexity` in `spec.rs`.
+//! the engine, a field of [`LockAccount`], which `account.rs` fills. If a lease has to keep
+//! something new for it: `flags` in `packed_lease.rs` says how. If the command's work grows with
+//! something new, also its `complexity` in `spec.rs`.
 //!
 //! For people, also: docs/commands.md (and the reply in `spec.rs`), CHANGELOG.md, and the output of
 //! `lockmod info` in words and as JSON (`src/cli/locks.rs`). For the output of a survey

@@ -17,6 +17,9 @@ pub(super) struct PackedLease {
     granted_at: u32,
     /// Zero without a lease.
     token_length: u8,
+    /// Written anew with each change of the lease; six bits are free. Whatever else a lease comes
+    /// to have must also go through [`PackedLease::change`], [`PackedLease::granted_with`] (for
+    /// what stays when the same lease is written again), `readers.rs` and the codec.
     flags: u8,
     token: [u8; TOKEN_INLINE],
 }
