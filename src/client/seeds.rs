@@ -18,7 +18,8 @@ use crate::wire::resp::Reader;
 
 /// How long a server has to answer before the next one is asked as well.
 const NEXT_AFTER: Duration = Duration::from_millis(25);
-/// How long the others have to answer, once one has told of a Cluster that lacks slots.
+/// How long the next answer may take once all are asked, and one has told of a Cluster that lacks
+/// slots.
 const BETTER_WITHIN: Duration = Duration::from_millis(250);
 /// So many servers that tell the same of such a Cluster are enough.
 const AGREEING: usize = 3;

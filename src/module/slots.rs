@@ -139,6 +139,12 @@ fn may_send(server: InServer<'_>) -> bool {
     })
 }
 
+const HAS_LEFT: &str = "WARNING: nothing is granted or extended, because this server has left a \
+                        Cluster, or lost its nodes.conf, and has slots in which masters there may \
+                        grant locks: let it join them, or remove its data (FLUSHALL, CLUSTER \
+                        RESET), or, if it is to go on with these slots alone, take them away and \
+                        give them again (CLUSTER DELSLOTS, and a second later ADDSLOTS)";
+
 /// Logs which other masters keep this one from deciding, because they say nothing.
 fn tell_of_silent(context: &mut Context<'_>) {
     let (server, now) = (context.in_server(), clock::now());
@@ -165,11 +171,7 @@ fn tell_of_silent(context: &mut Context<'_>) {
              those that will never return",
             names(&silent)
         ),
-        Some(Unconfirmed::HasLeft) => "WARNING: nothing is granted or extended, because this \
-                                       server has left a Cluster, and has taken slots at its start \
-                                       in which masters there may grant locks: remove its data \
-                                       (FLUSHALL, CLUSTER RESET), or let it join that Cluster"
-            .to_owned(),
+        Some(Unconfirmed::HasLeft) => HAS_LEFT.to_owned(),
         Some(Unconfirmed::Silent(_)) | None => return,
     };
     context.log(Level::Warning, &line);

@@ -1024,7 +1024,7 @@ fn comes_back_to_its_data(is_seen: bool) {
     // It keeps its data file, as `redis-cli --cluster del-node` does.
     from.kill();
     let grants_nothing = |from: &Server, start: usize| {
-        let line = "this server has left a Cluster, and has taken slots at its start";
+        let line = "this server has left a Cluster, or lost its nodes.conf";
         wait_until("it says why it grants nothing", || from.log().matches(line).count() == start);
         let conn = &mut from.connect();
         assert!(ask(conn, "CLUSTER NODES").contains(&format!("connected {slot}")));

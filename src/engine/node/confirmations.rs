@@ -12,9 +12,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::authority::with_drift;
-use super::electorate::{Elector, Electorates, MasterName, Succession};
+use super::electorate::{Elector, Electorates, MasterName};
 use super::shares::{Confirmation, SLOTS, Shares};
 use super::slot_set::{SlotSet, all};
+use super::succession::Succession;
 use super::{BEAT, SUPPORT};
 use crate::engine::{Instant, Millis};
 

@@ -48,20 +48,25 @@ def _forked() -> None:
     """Runs in a forked child, which lets go of the parent's connections.
 
     While a child has copies of them, a node does not see that the parent has ended. Their numbers
-    stay taken: in the child's memory, objects of the parent still have them.
+    stay taken if possible: in the child's memory, objects of the parent still have them.
     """
     global _forks
     _forks += 1
+    nothing: int | None = None
     for number, inode in _lockmod.sockets():
         with suppress(OSError):
             told = os.fstat(number)
-            if told.st_ino == inode and stat.S_ISSOCK(told.st_mode):
-                # What is opened next takes the lowest free number, which may be another one.
+            if told.st_ino != inode or not stat.S_ISSOCK(told.st_mode):
+                continue
+            if nothing is None:
+                with suppress(OSError):
+                    nothing = os.open(os.devnull, os.O_RDWR)
+            if nothing is None:
                 os.close(number)
-                opened = os.open(os.devnull, os.O_RDWR)
-                if opened != number:
-                    os.dup2(opened, number, inheritable=False)
-                    os.close(opened)
+            else:
+                os.dup2(nothing, number, inheritable=False)
+    if nothing is not None:
+        os.close(nothing)
 
 
 os.register_at_fork(after_in_child=_forked)

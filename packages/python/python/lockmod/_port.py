@@ -112,8 +112,8 @@ class LoopPort:
             raise
         finally:
             self._open.discard(result)
-            # It has the error, whose traceback has this frame and all that its callers refer to:
-            # together they would live until a collection.
+            # `result` has the error, whose traceback has this frame and all that its callers refer
+            # to: together they would live until a collection.
             del result, call
 
     def _watch(
