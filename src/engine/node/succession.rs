@@ -244,6 +244,10 @@ impl Succession {
             left.insert(0);
         }
         self.electorates = Electorates { itself, left, ..Electorates::default() };
+        if self.taken.is_some() {
+            // A server that runs takes no slots by their keys: it is given them.
+            self.taken = Some(SlotSet::default());
+        }
         self.heard.clear();
         self.missing.clear();
         self.is_unsaved = true;
@@ -765,6 +769,15 @@ mod tests {
             one.look(&own, at(9_400));
             one.look(&own, at(19_000));
             assert!(is_alone(one));
+        }
+        // Regression: it was reset and given slots with which it had once started, in one moment.
+        for name in ["a", "z"] {
+            let mut used =
+                starts(&of("a", &[electorate(3, &["a", "b"])]), &shares("a", &["a", "b"], &[]));
+            used.sees(&["b"], &[], 9_100);
+            used.look(&shares(name, &[name], &[]), at(9_200));
+            used.look(&shares(name, &[name], &[]), at(19_000));
+            assert!(is_alone(&used), "{name}");
         }
         // It joins the Cluster again as a replica, and is elected.
         let mut elected = Succession::new(3, reset.clone(), DELAY);
