@@ -986,6 +986,9 @@ def test_a_guard_that_a_task_forgets_after_a_failed_call_is_released_at_once(
         lambda: locker.aio.try_acquire(held),
         lambda: locker.aio.acquire_many([held, own + ":2"], wait=0),
         lambda: asyncio.wait_for(locker.aio.acquire(held, wait=PATIENCE), 0.1),
+        lambda: asyncio.ensure_future(locker.aio.acquire(held, wait=0)),
+        lambda: asyncio.gather(locker.aio.acquire(held, wait=0)),
+        lambda: asyncio.shield(locker.aio.try_acquire(held)),
         block,
     ]
 

@@ -25,7 +25,11 @@ class Acquiring(Coroutine[Any, Any, Any]):
         return self._inside.send(value)
 
     def throw(self, *error: Any) -> Any:
-        return self._inside.throw(*error)
+        try:
+            return self._inside.throw(*error)
+        finally:
+            # The error's traceback has this frame: together they would live until a collection.
+            del error
 
     def close(self) -> None:
         self._inside.close()
