@@ -42,9 +42,10 @@ impl Views {
     /// Takes what one server tells. Returns whether that is enough.
     fn decide(&mut self, told: Vec<SlotRange>) -> bool {
         let is_first = self.0.is_empty();
-        let key = |view: &[SlotRange]| -> BTreeSet<(u16, u16, String)> {
-            view.iter().map(|range| (range.first, range.last, range.id.clone())).collect()
-        };
+        // Each names its own host in its own way.
+        fn key(view: &[SlotRange]) -> BTreeSet<(u16, u16, &str)> {
+            view.iter().map(|range| (range.first, range.last, &*range.id)).collect()
+        }
         let same = self.0.iter_mut().find(|(view, _)| key(view) == key(&told));
         match same {
             Some((_, count)) => {

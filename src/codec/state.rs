@@ -15,10 +15,10 @@ use crate::engine::{
 };
 
 /// The newest version of a state file that this build reads. It writes it for a server of a Cluster
-/// in which masters were forgotten; otherwise, version 9 for one where a move of a slot at once has
-/// failed, or is under way; otherwise, version 8 for one that knows how long leases may be; before
-/// that, version 5 or 4, with doubts or without; version 3 for another node that rests on replicas,
-/// and version 2 for all others. Older builds can read these.
+/// in which masters were forgotten, or an origin has ended; otherwise, version 9 for one where a
+/// move of a slot at once has failed, or is under way; otherwise, version 8 for one that knows how
+/// long leases may be; before that, version 5 or 4, with doubts or without; version 3 for another
+/// node that rests on replicas, and version 2 for all others. Older builds can read these.
 pub const STATE_VERSION: u8 = 10;
 const WITHOUT_ORIGINS: u8 = 9;
 const WITHOUT_FAILED_DEPARTURES: u8 = 8;
@@ -349,8 +349,12 @@ pub fn encode_state(saved: &Saved, memory: &ClusterMemory) -> Vec<u8> {
         nothing_counts_until_boot_ms: saved.nothing_counts_until.as_millis(),
         stop: saved.stop.map(StopV2::of),
     };
-    let versioned = encode_version(state, saved, memory);
-    let mut bytes = [NAME, &versioned].concat();
+    seal(&encode_version(state, saved, memory))
+}
+
+/// A file with this content, of some version.
+fn seal(versioned: &[u8]) -> Vec<u8> {
+    let mut bytes = [NAME, versioned].concat();
     bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
     bytes
 }
@@ -552,20 +556,21 @@ mod tests {
         }
     }
 
+    /// The content of a file with this, which an earlier version has too.
+    fn decode_earlier_of(memory: &ClusterMemory) -> StateV9 {
+        let bytes = encode_state(&saved(None), memory);
+        let body = &bytes[NAME.len()..bytes.len() - CHECKSUM_BYTES];
+        let (version, payload) = split(body, STATE_VERSION).expect("a version");
+        decode_earlier(version, payload).expect("a file")
+    }
+
     /// They had the longest length of all masters, or those of each.
     #[test]
     fn a_file_with_lengths_of_an_earlier_version_is_read() {
         let memory = memory();
-        let state = || {
-            let bytes = encode_state(&saved(None), &memory);
-            let body = &bytes[NAME.len()..bytes.len() - CHECKSUM_BYTES];
-            let (version, payload) = split(body, STATE_VERSION).expect("a version");
-            decode_version(version, payload).expect("a file").state.state.state
-        };
+        let state = || decode_earlier_of(&memory).state.state;
         let read = |versioned: Vec<u8>| {
-            let mut bytes = [NAME, &versioned].concat();
-            bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
-            let (saved_then, memory) = decode_state(&bytes).expect("a file");
+            let (saved_then, memory) = decode_state(&seal(&versioned)).expect("a file");
             assert_eq!(saved_then, saved(None));
             memory
         };
@@ -590,15 +595,10 @@ mod tests {
     fn a_file_of_an_earlier_version_forgets_masters_in_all_that_is_known() {
         let mut memory = memory();
         let saved = saved(None);
-        let bytes = encode_state(&saved, &memory);
-        let body = &bytes[NAME.len()..bytes.len() - CHECKSUM_BYTES];
-        let (version, payload) = split(body, STATE_VERSION).expect("a version");
-        let mut state = decode_earlier(version, payload).expect("a file");
+        let mut state = decode_earlier_of(&memory);
         state.state.state.state.gone = vec![(vec![b'a'; 40], 7)];
-        let versioned = encode(WITHOUT_ORIGINS, &state);
-        let mut bytes = [NAME, &versioned].concat();
-        bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
         memory.electorates.gone = gone(&[u64::MAX]);
+        let bytes = seal(&encode(WITHOUT_ORIGINS, &state));
         assert_eq!(decode_state(&bytes), Ok((saved, memory)));
     }
 
@@ -616,9 +616,7 @@ mod tests {
                 was_stepped: false,
                 was_replica: false,
             };
-            let mut bytes = [NAME, &encode(1, &StateV1 { head, stop })].concat();
-            bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
-            bytes
+            seal(&encode(1, &StateV1 { head, stop }))
         };
         let at = saved(None).at;
         let foreign_until = Instant::from_millis(u64::MAX);
@@ -652,8 +650,7 @@ mod tests {
 
     #[test]
     fn a_newer_file_is_told_from_a_damaged_one() {
-        let mut bytes = [NAME, &[STATE_VERSION + 1, 1, 2, 3]].concat();
-        bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
+        let bytes = seal(&[STATE_VERSION + 1, 1, 2, 3]);
         let newer = CodecError::Newer { found: STATE_VERSION + 1, known: STATE_VERSION };
         assert_eq!(decode_state(&bytes), Err(newer));
     }

@@ -465,11 +465,12 @@ impl Confirmations {
         if self.succession.has_left() {
             return Some(Unconfirmed::HasLeft);
         }
-        let silent = || self.votes().filter(|voter| !voter.counts(now));
-        Some(Unconfirmed::Silent(match self.panels.is_empty() {
-            true => self.succession.silent(),
-            false => silent().map(|voter| voter.elector.name.clone()).collect(),
-        }))
+        if self.panels.is_empty() {
+            return Some(Unconfirmed::Silent(self.succession.silent()));
+        }
+        let silent = self.votes().filter(|voter| !voter.counts(now));
+        let names = silent.map(|voter| voter.elector.name.clone()).collect();
+        Some(Unconfirmed::Silent(names))
     }
 
     /// Whether most masters confirm that this slot is the node's own.

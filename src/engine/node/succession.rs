@@ -55,7 +55,10 @@ pub struct Succession {
 
 impl Succession {
     /// A master that knows these. `delay`: for longer than any answer counts.
-    pub fn new(boot: u64, electorates: Electorates, delay: Millis) -> Succession {
+    pub fn new(boot: u64, mut electorates: Electorates, delay: Millis) -> Succession {
+        // The file of an earlier build may have what another master knew alone.
+        let itself = BTreeSet::from([electorates.itself.clone()]);
+        electorates.known.retain(|one| one.origin != 0 || one.members == itself);
         Succession {
             boot,
             electorates,
@@ -166,8 +169,6 @@ impl Succession {
             }
         }
         let (with_slots, masters) = (self.with_lives(shares), shares.other_masters());
-        let itself = BTreeSet::from([self.electorates.itself.clone()]);
-        self.electorates.known.retain(|one| one.origin != 0 || one.members == itself);
         if !masters.is_empty() {
             self.electorates.meet_others();
         }
@@ -329,27 +330,27 @@ impl Succession {
         (told, digest): (Option<&Electorates>, u64),
         now: Instant,
     ) -> bool {
-        let (told, told_before) = (told.map(Electorates::of_several), self.electorates.clone());
+        let (told, before) = (told.map(Electorates::of_several), self.electorates.clone());
         let told = told.as_ref();
         // Of a replica, this one may be the only master.
         let is_master = self.belief.masters.contains(&elector.name);
         if is_master || told.is_some_and(|told| !told.known.is_empty()) {
             self.electorates.meet_others();
         }
-        let before = self.electorates.clone();
         let (knows_any, knows_latest) = match told {
             None => {
-                let is_same = before.digest() == digest;
+                let is_same = self.electorates.digest() == digest;
                 // Or it knows only who is gone, as this one does.
                 let knows_none = digest == Electorates::default().digest()
-                    || (is_same && before.known.is_empty());
+                    || (is_same && self.electorates.known.is_empty());
                 (!knows_none, is_same)
             }
             Some(told) => {
                 self.electorates.merge(told);
                 if self.electorates.known.len() > KNOWN_MAX {
-                    self.electorates = before;
-                    self.compare(&told_before, now);
+                    self.electorates = before.clone();
+                    self.electorates.meet_others();
+                    self.compare(&before, now);
                     return false;
                 }
                 (!told.known.is_empty(), told.latest() == self.electorates.latest())
@@ -357,7 +358,7 @@ impl Succession {
         };
         let knows_none_at = (!knows_any).then_some(now);
         self.heard.insert(elector.name.clone(), (elector.life, knows_none_at));
-        self.compare(&told_before, now);
+        self.compare(&before, now);
         if knows_any && knows_latest {
             self.knowing.entry(elector.clone()).or_insert(now);
         }
