@@ -4,7 +4,7 @@
 //! [`CodecError::Corrupt`], whatever its version. An intact file of a newer version is
 //! [`CodecError::Newer`]: a build that cannot read it must not overwrite it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use bincode::{Decode, Encode};
 
@@ -144,11 +144,14 @@ struct StateV9 {
 #[derive(Encode, Decode)]
 struct StateV10 {
     state: StateV9,
-    /// Origin, name, number.
-    gone: Vec<(u64, Vec<u8>, u64)>,
+    gone: ForgottenV10,
+    missing: ForgottenV10,
     /// Origin, number.
     ended: Vec<(u64, u64)>,
 }
+
+/// Origin, who was forgotten, number.
+type ForgottenV10 = Vec<(u64, ElectorV4, u64)>;
 
 #[derive(Encode, Decode)]
 struct LengthV8 {
@@ -183,6 +186,18 @@ impl StateV1 {
     }
 }
 
+impl From<Elector> for ElectorV4 {
+    fn from(Elector { name, life }: Elector) -> ElectorV4 {
+        ElectorV4 { name, life }
+    }
+}
+
+impl From<ElectorV4> for Elector {
+    fn from(ElectorV4 { name, life }: ElectorV4) -> Elector {
+        Elector { name, life }
+    }
+}
+
 impl StateV2 {
     /// Version 2 did not record the longest lease.
     fn upgrade(self) -> StateV3 {
@@ -199,14 +214,13 @@ impl StateV3 {
 
 impl StateV4 {
     fn of(state: StateV3, electorates: &Electorates) -> StateV4 {
-        let Electorates { itself, known, left, gone: _, ended: _ } = electorates.clone();
-        let elector = |Elector { name, life }| ElectorV4 { name, life };
+        let Electorates { itself, known, left, .. } = electorates.clone();
         let known = known.into_iter().map(|Electorate { number, origin, members }| {
-            (number, origin, members.into_iter().map(elector).collect())
+            (number, origin, members.into_iter().map(ElectorV4::from).collect())
         });
         // What was left has no members.
         let known = known.chain(left.into_iter().map(|origin| (0, origin, Vec::new())));
-        let (itself, known) = (elector(itself), known.collect());
+        let (itself, known) = (itself.into(), known.collect());
         StateV4 { state, itself, known, gone: Vec::new() }
     }
 
@@ -217,21 +231,26 @@ impl StateV4 {
 
     fn electorates(self) -> (StateV3, Electorates) {
         let StateV4 { state, itself, known, gone } = self;
-        let elector = |ElectorV4 { name, life }| Elector { name, life };
         let (left, known): (Vec<_>, Vec<_>) =
             known.into_iter().partition(|(.., members)| members.is_empty());
         let left = left.into_iter().map(|(_, origin, _)| origin).collect();
         let known = known.into_iter().map(|(number, origin, members)| {
-            let members = members.into_iter().map(elector).collect();
+            let members = members.into_iter().map(Elector::from).collect();
             Electorate { number, origin, members }
         });
-        let (itself, known): (_, BTreeSet<Electorate>) = (elector(itself), known.collect());
-        // Until version 9, these were of all electorates. Of none, if none is known: what they were
-        // forgotten in is not recorded.
-        let gone: BTreeMap<_, _> = gone.into_iter().collect();
-        let origins = known.iter().map(|one| one.origin).filter(|_| !gone.is_empty());
-        let gone = origins.map(|origin| (origin, gone.clone())).collect();
-        (state, Electorates { itself, known, left, gone, ended: BTreeMap::new() })
+        let known: BTreeSet<Electorate> = known.collect();
+        let itself = itself.into();
+        let mut electorates = Electorates { itself, known, left, ..Electorates::default() };
+        // Until version 9, masters were forgotten by their names, up to these numbers.
+        for (name, up_to) in gone {
+            for one in electorates.known.iter().filter(|one| one.number <= up_to) {
+                let members = one.members.iter().filter(|member| member.name == name);
+                let gone = electorates.gone.entry(one.origin).or_default();
+                gone.extend(members.map(|member| (member.clone(), up_to)));
+            }
+        }
+        electorates.gone.retain(|_, gone| !gone.is_empty());
+        (state, electorates)
     }
 }
 
@@ -285,21 +304,25 @@ impl StateV9 {
 
     /// Version 9 did not record in which electorates masters were forgotten.
     fn upgrade(self) -> StateV10 {
-        StateV10 { state: self, gone: Vec::new(), ended: Vec::new() }
+        StateV10 { state: self, gone: Vec::new(), missing: Vec::new(), ended: Vec::new() }
     }
 }
 
 impl StateV10 {
     fn of(state: StateV9, memory: &ClusterMemory) -> StateV10 {
-        let gone = memory.electorates.gone.iter().flat_map(|(origin, names)| {
-            names.iter().map(|(name, up_to)| (*origin, name.clone(), *up_to))
+        let Electorates { gone, missing, ended, .. } = &memory.electorates;
+        let [gone, missing] = [gone, missing].map(|forgotten| {
+            let rows = forgotten.iter().flat_map(|(origin, all)| {
+                let row = |(one, number): (&Elector, &u64)| (*origin, one.clone().into(), *number);
+                all.iter().map(row)
+            });
+            rows.collect()
         });
-        let ended = memory.electorates.ended.clone().into_iter().collect();
-        StateV10 { state, gone: gone.collect(), ended }
+        StateV10 { state, gone, missing, ended: ended.clone().into_iter().collect() }
     }
 
     fn memory(self) -> (StateV3, bool, ClusterMemory) {
-        let StateV10 { state, gone, ended } = self;
+        let StateV10 { state, gone, missing, ended } = self;
         let StateV9 { state, failed_departures } = state;
         let StateV8 { state: StateV5 { state, doubts }, lengths, gone_until_boot_ms } = state;
         let length = |LengthV8 { longest_ms, until_boot_ms }| {
@@ -307,8 +330,12 @@ impl StateV10 {
         };
         let (state, mut electorates) = state.electorates();
         electorates.ended = ended.into_iter().collect();
-        for (origin, name, up_to) in gone {
-            electorates.gone.entry(origin).or_default().insert(name, up_to);
+        for (rows, forgotten) in
+            [(gone, &mut electorates.gone), (missing, &mut electorates.missing)]
+        {
+            for (origin, elector, number) in rows {
+                forgotten.entry(origin).or_default().insert(elector.into(), number);
+            }
         }
         let lengths = lengths.into_iter().map(length).collect();
         let gone_until = gone_until_boot_ms.map(Instant::from_millis);
@@ -365,8 +392,8 @@ fn encode_version(state: StateV2, saved: &Saved, memory: &ClusterMemory) -> Vec<
     let in_cluster = |state| StateV4::of(StateV3 { state, longest_ms }, &memory.electorates);
     let with_doubts = |state| StateV5 { state: in_cluster(state), doubts: saved.doubts };
     let with_lengths = |state| StateV8::of(with_doubts(state), memory);
-    let Electorates { gone, ended, .. } = &memory.electorates;
-    if !gone.is_empty() || !ended.is_empty() {
+    let Electorates { gone, missing, ended, .. } = &memory.electorates;
+    if !gone.is_empty() || !missing.is_empty() || !ended.is_empty() {
         let state = StateV9::of(with_lengths(state), memory);
         encode(STATE_VERSION, &StateV10::of(state, memory))
     } else if !memory.failed_departures.is_empty() {
@@ -495,8 +522,8 @@ mod tests {
 
     /// Of each of these origins.
     fn gone(origins: &[u64]) -> Forgotten {
-        let names = || [(vec![b'a'; 40], 7)].into();
-        origins.iter().map(|origin| (*origin, names())).collect()
+        let gone = || [(Elector { name: vec![b'a'; 40], life: u64::MAX }, 7)].into();
+        origins.iter().map(|origin| (*origin, gone())).collect()
     }
 
     fn memory() -> ClusterMemory {
@@ -539,10 +566,13 @@ mod tests {
                 let failed_departures = vec![(3, 4), (9, 9)];
                 let mut forgotten = memory.clone();
                 forgotten.electorates.gone = gone(&[3, u64::MAX]);
+                let mut missing = memory.clone();
+                missing.electorates.missing = gone(&[5]);
                 let mut ended = memory.clone();
                 ended.electorates.ended = [(3, 7)].into();
                 for (memory, version) in [
                     (ended, STATE_VERSION),
+                    (missing, STATE_VERSION),
                     (heard, WITHOUT_FAILED_DEPARTURES),
                     (ClusterMemory { gone_until, ..memory.clone() }, WITHOUT_FAILED_DEPARTURES),
                     (ClusterMemory { failed_departures, ..memory }, WITHOUT_ORIGINS),
@@ -590,13 +620,13 @@ mod tests {
         assert_eq!(read(encode(WITH_LENGTHS_OF_MASTERS, &of_masters)), memory);
     }
 
-    /// Nobody knew in electorates of which origin they had no vote: in all that were known.
+    /// They were forgotten by their names, in all that was known.
     #[test]
     fn a_file_of_an_earlier_version_forgets_masters_in_all_that_is_known() {
         let mut memory = memory();
         let saved = saved(None);
         let mut state = decode_earlier_of(&memory);
-        state.state.state.state.gone = vec![(vec![b'a'; 40], 7)];
+        state.state.state.state.gone = vec![(vec![b'a'; 40], 7), (vec![b'b'; 40], 6)];
         memory.electorates.gone = gone(&[u64::MAX]);
         let bytes = seal(&encode(WITHOUT_ORIGINS, &state));
         assert_eq!(decode_state(&bytes), Ok((saved, memory)));

@@ -205,7 +205,7 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
             look(context);
             answer(context, (sender, number), (&slots, passage));
         }
-        Some(SlotMessage::ConfirmQuestion(asked)) if has_begun && can_confirm(context, &asked) => {
+        Some(SlotMessage::ConfirmQuestion(asked)) if has_begun && confirms(context, &asked) => {
             confirm(context, sender, &asked);
         }
         Some(SlotMessage::ConfirmQuestion(asked)) => {
@@ -277,11 +277,10 @@ fn answer(
     }
 }
 
-/// Whether this server can confirm the slots of others. A master that has become a replica may
-/// still have a vote.
-fn can_confirm(context: &Context<'_>, asked: &ConfirmQuestion) -> bool {
-    can_answer(context)
-        || process::with(context.in_server(), |process| process.node.may_have_vote(asked))
+/// Whether this server is to answer another master's question whether it confirms its slots.
+fn confirms(context: &Context<'_>, asked: &ConfirmQuestion) -> bool {
+    context.flags().is_master()
+        || process::with(context.in_server(), |process| process.node.answers(asked))
 }
 
 /// Says which slots of another master are its own, as this server believes.

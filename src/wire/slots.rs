@@ -131,7 +131,7 @@ pub enum SlotMessage {
     ConfirmQuestion(ConfirmQuestion),
     /// To who asked that: `lockmod confirmed number since first-last ... lost first-last ... digest
     /// life longest digest epoch`, perhaps `remembered longest:left ...`, and perhaps electorates:
-    /// `electorates number:origin:name=life,... gone origin:name:number ...`, perhaps `ended
+    /// `electorates number:origin:name=life,... gone origin:name=life:number ...`, perhaps `ended
     /// origin:number ...`.
     Confirmation(Confirmation),
     /// To a master that asked: `lockmod floor left number up held sure first-last ...`; a `sure`
@@ -233,15 +233,15 @@ fn write_electorates(f: &mut fmt::Formatter<'_>, told: &Option<Electorates>) -> 
     // The message has the sender's life, and the server says who that is.
     let Some(Electorates { known, gone, ended, .. }) = told else { return Ok(()) };
     write!(f, " {ELECTORATES}")?;
+    let member = |one: &Elector| format!("{}={}", String::from_utf8_lossy(&one.name), one.life);
     for Electorate { number, origin, members } in known {
-        let member = |one: &Elector| format!("{}={}", String::from_utf8_lossy(&one.name), one.life);
         let members: Vec<_> = members.iter().map(member).collect();
         write!(f, " {number}:{origin}:{}", members.join(","))?;
     }
     write!(f, " {GONE}")?;
-    for (origin, names) in gone {
-        for (name, up_to) in names {
-            write!(f, " {origin}:{}:{up_to}", String::from_utf8_lossy(name))?;
+    for (origin, forgotten) in gone {
+        for (one, number) in forgotten {
+            write!(f, " {origin}:{}:{number}", member(one))?;
         }
     }
     if !ended.is_empty() {
@@ -254,23 +254,22 @@ fn write_electorates(f: &mut fmt::Formatter<'_>, told: &Option<Electorates>) -> 
 fn read_electorates<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Electorates> {
     words.next().filter(|word| *word == ELECTORATES)?;
     let mut told = Electorates::default();
+    let member = |word: &str| {
+        let (name, life) = word.split_once('=')?;
+        Some(Elector { name: name.as_bytes().to_vec(), life: self::number(life.as_bytes())? })
+    };
     for word in words.by_ref().take_while(|word| *word != GONE) {
         let mut parts = word.split(':');
         let mut count = || self::number(parts.next()?.as_bytes());
         let (number, origin) = (count()?, count()?);
-        let member = |word: &str| {
-            let (name, life) = word.split_once('=')?;
-            Some(Elector { name: name.as_bytes().to_vec(), life: self::number(life.as_bytes())? })
-        };
         let members = parts.next()?.split(',').map(member).collect::<Option<_>>()?;
         told.known.insert(Electorate { number, origin, members });
     }
     for word in words.by_ref().take_while(|word| *word != ENDED) {
         let (origin, rest) = word.split_once(':')?;
-        let (name, up_to) = rest.split_once(':')?;
-        let [origin, up_to] = [origin, up_to].map(|count| self::number(count.as_bytes()));
-        let names = told.gone.entry(origin?).or_default();
-        names.insert(name.as_bytes().to_vec(), up_to?);
+        let (elector, number) = rest.split_once(':')?;
+        let [origin, number] = [origin, number].map(|count| self::number(count.as_bytes()));
+        told.gone.entry(origin?).or_default().insert(member(elector)?, number?);
     }
     for word in words {
         let (origin, up_to) = word.split_once(':')?;
@@ -436,7 +435,7 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
             let name = |number: &(u16, u16)| format!("{:040x}", number.0).into_bytes();
             let member = |slot: &(u16, u16)| Elector { name: name(slot), life: left.get() };
             let members: BTreeSet<Elector> = slots.iter().map(member).collect();
-            let gone = slots.iter().take(2).map(|slot| (name(slot), number));
+            let gone = slots.iter().take(2).map(|slot| (member(slot), number));
             let gone = gone.map(|gone| (longest.get(), BTreeMap::from([gone]))).collect();
             let known = (0..members.len() as u64).map(|number| Electorate {
                 number,

@@ -7,11 +7,14 @@
 //! no answer of it counts any more. Or it is removed: its server is reset, and all others forget
 //! it; when it starts again, it knows no other, and takes a slot of the Cluster by the keys in its
 //! data file. A master is *sure* while most of the electorate that counts for
-//! it have answered not long ago, itself included if it has a vote.
+//! it have answered not long ago, itself included if it has a vote. A replica asks nobody until its
+//! server has slots, but hears and answers.
 //!
 //! Two masters that are sure at the same time share a voter whose answers to both count: so it
 //! cannot have confirmed one slot to both. Masters of two Clusters that have met, so far as those
 //! who know of that are concerned.
+//!
+//! Nor does a walk lead to where nobody decides for good: see [`World::recovers`].
 //!
 //! The clock of the model stands still: a tick ages everything that the masters remember
 //! (`Succession::rebased`).
@@ -55,6 +58,19 @@ pub(crate) enum Defect {
     OneOrigin,
     /// A master that was removed begins alone in slots that it has taken by their keys.
     ReturnsAlone,
+    /// A replica that knows no electorate does not hear what others tell.
+    ReplicasHearNothing,
+}
+
+/// What happens after a walk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ending {
+    /// These servers are lost for good.
+    pub(crate) lost: &'static [u8],
+    /// These have the slots then.
+    pub(crate) successors: &'static [u8],
+    /// This one is down from the end of the walk until the successors decide.
+    pub(crate) away: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +92,9 @@ pub(crate) struct Bounds {
     pub(crate) removals: usize,
     /// Answers may be late.
     pub(crate) are_late: bool,
+    /// These are replicas while they have no slots.
+    pub(crate) replicas: &'static [u8],
+    pub(crate) ending: Option<Ending>,
     pub(crate) defect: Defect,
 }
 
@@ -123,6 +142,7 @@ struct Master {
     /// Whom its server was told to forget.
     forgotten: BTreeSet<usize>,
     place: Place,
+    is_replica: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -197,14 +217,16 @@ impl World {
         let is_other = first != self.bounds.beliefs[0][0];
         let has_origin = is_other && self.bounds.defect != Defect::OneOrigin;
         let (number, origin) = (u64::from(is_other) * 7, 1 + u64::from(has_origin));
-        let is_known = |_: &Electorate| !self.bounds.begins;
+        let is_replica = self.may_be_replica(at) && !first.contains(&(at as u8));
+        let is_known = |_: &Electorate| !self.bounds.begins && !is_replica;
         let known = [Electorate { number, origin, members }].into_iter().filter(is_known).collect();
         Electorates { itself: elector(at as u8), known, ..Electorates::default() }
     }
 
     fn believed(&self, master: &Master, at: usize) -> &'static [u8] {
+        let ending = self.bounds.ending.map_or(&[][..], |ending| ending.successors);
         match master.place {
-            Place::Inside => self.bounds.beliefs[at][master.belief],
+            Place::Inside => self.bounds.beliefs[at].get(master.belief).unwrap_or(&ending),
             Place::Removed => &[],
             Place::Returned => &ALONE[at..=at],
         }
@@ -217,23 +239,43 @@ impl World {
     /// `finds`: its server has taken its slots by their keys.
     fn see(&self, state: &mut State, at: usize, finds: bool) {
         let believed = self.believed(&state.masters[at], at);
-        let (mut others, mut idle) = (Vec::new(), Vec::new());
+        let (mut others, mut idle, mut replicas) = (Vec::new(), Vec::new(), Vec::new());
         let forgotten = &state.masters[at].forgotten;
         let is_known = |other: &usize| *other != at && !forgotten.contains(other);
         for other in (0..self.count()).filter(is_known) {
             match believed.contains(&(other as u8)) {
                 true => others.push((name(other), vec![(1, 1)])),
+                false if self.may_be_replica(other) => replicas.push(name(other)),
                 false => idle.push(name(other)),
             }
         }
+        self.take_role(state, at, believed.contains(&(at as u8)));
         let own: SlotRuns = believed.contains(&(at as u8)).then_some((0, 0)).into_iter().collect();
         let found = if finds { own.clone() } else { SlotRuns::new() };
         let (name, had_none) = (name(at), finds);
-        let shares = Shares { name, own, found, had_none, others, idle, ..Shares::default() };
+        let shares =
+            Shares { name, own, found, had_none, others, idle, replicas, ..Shares::default() };
         let master = &mut state.masters[at];
         master.succession.look(&shares, NOW);
         let known = &master.succession.electorates().known;
         master.origins.extend(known.iter().map(|one| one.origin));
+    }
+
+    fn may_be_replica(&self, at: usize) -> bool {
+        self.bounds.replicas.contains(&(at as u8))
+    }
+
+    /// A replica that has slots is promoted.
+    fn take_role(&self, state: &mut State, at: usize, has_slots: bool) {
+        let master = &mut state.masters[at];
+        if master.is_replica && has_slots {
+            let before = master.succession.clone();
+            master.succession = self.succession(state.starts.into(), before.electorates().clone());
+            master.succession.remember(&before);
+            master.answered.fill(None);
+            master.on_the_way.fill(None);
+        }
+        master.is_replica = self.may_be_replica(at) && !has_slots;
     }
 
     fn start(&self, state: &mut State, at: usize, mut known: Electorates) {
@@ -272,6 +314,12 @@ impl World {
             _ => {}
         }
         told
+    }
+
+    /// Whether a server hears questions of others, and answers.
+    fn hears(&self, master: &Master) -> bool {
+        let knows_any = !master.succession.electorates().known.is_empty();
+        !master.is_replica || knows_any || self.bounds.defect != Defect::ReplicasHearNothing
     }
 
     /// Asks, and returns the answer.
@@ -321,8 +369,10 @@ impl World {
 
     /// Two masters are sure, and share no voter.
     fn is_split(&self, state: &State) -> bool {
-        // One that is removed has no slots.
-        let decides = |master: &Master| master.died.is_none() && master.place != Place::Removed;
+        // Others have no slots.
+        let decides = |master: &Master| {
+            master.died.is_none() && master.place != Place::Removed && !master.is_replica
+        };
         let living = (0..self.count()).filter(|at| decides(&state.masters[*at]));
         let sure = living.filter_map(|at| Some((at, self.majority(state, at)?)));
         let sure: Vec<_> = sure.collect();
@@ -359,12 +409,77 @@ impl World {
 
 /// How many steps a walk has.
 const STEPS: usize = 100;
+/// For how many ticks it is quiet: enough for a few electorates to follow each other.
+const QUIET: usize = 16;
+
+impl World {
+    /// Whether masters come to decide again, however a walk has ended: it is quiet for a while;
+    /// then some masters are lost for good, others take their places, and all are told to forget
+    /// those; and at last a server returns that was down all the time. Only while its own vote is
+    /// needed may they wait for it.
+    fn recovers(&self, state: &State, ending: Ending) -> bool {
+        let mut state = state.clone();
+        let away = usize::from(ending.away);
+        let (lost, left): (Vec<usize>, Vec<usize>) =
+            (0..self.count()).partition(|at| ending.lost.contains(&(*at as u8)));
+        let (_, left): (Vec<usize>, Vec<usize>) = left.into_iter().partition(|at| *at == away);
+        let now = |at: usize| self.bounds.beliefs[at].len() - 1;
+        let successors = |at: usize| self.bounds.beliefs[at].len();
+        self.be_quiet(&mut state, &[&lost[..], &left].concat(), now);
+        self.be_quiet(&mut state, &[], now);
+        // They notice that they have taken over, before they are told.
+        self.believe(&mut state, &left, successors);
+        left.iter().for_each(|at| state.masters[*at].forgotten.extend(&lost));
+        self.be_quiet(&mut state, &left, successors);
+        let decide = |state: &State| {
+            let mut all = ending.successors.iter();
+            all.all(|at| self.majority(state, usize::from(*at)).is_some())
+        };
+        let had_decided = decide(&state);
+        let is_needed = left.iter().any(|at| {
+            let electorates = state.masters[*at].succession.electorates();
+            let mut voters = electorates.known.iter().flat_map(|one| electorates.voters(one));
+            voters.any(|one| one.name == name(away))
+        });
+        let kept = state.masters[away].succession.electorates().clone();
+        self.start(&mut state, away, kept);
+        self.be_quiet(&mut state, &[&left[..], &[away]].concat(), successors);
+        (had_decided || is_needed) && decide(&state)
+    }
+
+    /// The servers of these come to believe that; `believes`: which of the beliefs of each.
+    fn believe(&self, state: &mut State, these: &[usize], believes: impl Fn(usize) -> usize) {
+        for at in these {
+            state.masters[*at].belief = believes(*at);
+            self.look(state, *at);
+        }
+    }
+
+    /// Time passes in which these ask each other, if they may, and believe that.
+    fn be_quiet(&self, state: &mut State, present: &[usize], believes: impl Fn(usize) -> usize) {
+        self.believe(state, present, believes);
+        for _ in 0..QUIET {
+            *state = self.next_state(state, Action::Tick).unwrap_or_else(|| state.clone());
+            for (from, to) in
+                present.iter().flat_map(|one| present.iter().map(move |it| (*one, *it)))
+            {
+                let hears = from != to && self.hears(&state.masters[to]);
+                if hears && !state.masters[from].is_replica {
+                    let told = self.ask(state, from, to);
+                    self.receive(state, from, to, (told, 0));
+                }
+            }
+        }
+    }
+}
 
 impl World {
     /// Walks at random, so many times. Returns the steps to two who share no voter.
     pub(crate) fn wander(&self, walks: u64) -> Option<Vec<Action>> {
         let begins = || self.init_states().remove(0);
-        stray(self, (walks, STEPS), begins, |random, actions| {
+        let ends_well =
+            |state: &State| self.bounds.ending.is_none_or(|it| self.recovers(state, it));
+        stray(self, (walks, STEPS), (begins, ends_well), |random, actions| {
             // Otherwise hardly any electorate would last.
             match random.random_ratio(1, 6) {
                 true => Action::Tick,
@@ -379,6 +494,7 @@ impl Model for World {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
+        let has_slots = |at: usize| self.bounds.beliefs[at][0].contains(&(at as u8));
         let master = |at| Master {
             succession: self.succession(0, self.first(at)),
             belief: 0,
@@ -388,6 +504,7 @@ impl Model for World {
             died: None,
             forgotten: BTreeSet::new(),
             place: Place::Inside,
+            is_replica: self.may_be_replica(at) && !has_slots(at),
         };
         let mut state = State { masters: (0..self.count()).map(master).collect(), starts: 0 };
         (0..self.count()).for_each(|at| self.look(&mut state, at));
@@ -427,6 +544,8 @@ impl Model for World {
             for other in (0..self.count()).filter(|other| *other != at) {
                 let died = state.masters[other].died;
                 let is_heard = died.is_none() && knows(at, other) && knows(other, at);
+                let is_heard = is_heard && !state.masters[at].is_replica;
+                let is_heard = is_heard && self.hears(&state.masters[other]);
                 if is_heard {
                     actions.push(Action::Ask(at, other));
                 }

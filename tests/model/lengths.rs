@@ -351,27 +351,22 @@ const STEPS: usize = 200;
 impl World {
     /// Walks at random, so many times. Returns the steps to two leases.
     pub(crate) fn wander(&self, walks: u64) -> Option<Vec<Action>> {
-        stray(
-            self,
-            (walks, STEPS),
-            || self.begins(),
-            |random, actions| {
-                let is_rare = |action: &Action| {
-                    matches!(
-                        action,
-                        Action::Turn(_) | Action::Set(_) | Action::Start(_) | Action::Return(_)
-                    )
-                };
-                let (rare, often): (Vec<Action>, Vec<Action>) =
-                    actions.iter().partition(|action| is_rare(action));
-                // Otherwise hardly any wait would end.
-                match random.random_range(0..40) {
-                    0..=7 => Action::Tick,
-                    8..=9 if !rare.is_empty() => rare[random.random_range(0..rare.len())],
-                    _ => often[random.random_range(0..often.len())],
-                }
-            },
-        )
+        stray(self, (walks, STEPS), (|| self.begins(), |_: &State| true), |random, actions| {
+            let is_rare = |action: &Action| {
+                matches!(
+                    action,
+                    Action::Turn(_) | Action::Set(_) | Action::Start(_) | Action::Return(_)
+                )
+            };
+            let (rare, often): (Vec<Action>, Vec<Action>) =
+                actions.iter().partition(|action| is_rare(action));
+            // Otherwise hardly any wait would end.
+            match random.random_range(0..40) {
+                0..=7 => Action::Tick,
+                8..=9 if !rare.is_empty() => rare[random.random_range(0..rare.len())],
+                _ => often[random.random_range(0..often.len())],
+            }
+        })
     }
 
     /// The state after what happens first.

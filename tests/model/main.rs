@@ -1074,6 +1074,8 @@ const DRIFTING: electorate::Bounds = electorate::Bounds {
     deaths: 0,
     removals: 0,
     are_late: true,
+    replicas: &[],
+    ending: None,
     defect: electorate::Defect::None,
 };
 /// All of five come to believe different things.
@@ -1111,6 +1113,51 @@ const BEGINNING: electorate::Bounds = electorate::Bounds {
     begins: true,
     ..DRIFTING
 };
+
+const TWO_TAKE_TURNS: &[&[u8]] = &[&[0, 1], &[2, 1], &[0, 1]];
+const ONE_TAKES_TURNS: &[&[u8]] = &[&[0], &[1], &[0]];
+/// A master is replaced, and takes its place again; then all masters are lost.
+const REPLACED_BY_FORCE: electorate::Bounds = electorate::Bounds {
+    beliefs: &[TWO_TAKE_TURNS; 5],
+    replicas: &[0, 1, 2, 3, 4],
+    ending: Some(electorate::Ending { lost: &[0, 1], successors: &[2, 3], away: 4 }),
+    ..DRIFTING
+};
+/// The same with one master; who had its place is away when it is lost. A replica that has heard of
+/// nobody goes by nobody's vote.
+const ALONE: electorate::Bounds = electorate::Bounds {
+    meet: true,
+    beliefs: &[ONE_TAKES_TURNS; 4],
+    ending: Some(electorate::Ending { lost: &[0], successors: &[2, 3], away: 1 }),
+    ..REPLACED_BY_FORCE
+};
+
+fn replace_by_force(walks: u64, defect: electorate::Defect) -> Option<Vec<electorate::Action>> {
+    [REPLACED_BY_FORCE, ALONE].into_iter().find_map(|bounds| {
+        [(0, false), (0, true), (2, true)].into_iter().find_map(|(starts, are_late)| {
+            let bounds = electorate::Bounds { starts, are_late, defect, ..bounds };
+            electorate::World::new(bounds).wander(walks)
+        })
+    })
+}
+
+#[test]
+fn those_who_take_over_from_all_masters_decide_again() {
+    let found = replace_by_force(250, electorate::Defect::None);
+    assert!(found.is_none(), "{found:?}");
+}
+
+#[test]
+#[ignore = "takes minutes; `make model` runs it"]
+fn those_who_take_over_from_all_masters_decide_again_in_many_walks() {
+    let found = replace_by_force(10_000, electorate::Defect::None);
+    assert!(found.is_none(), "{found:?}");
+}
+
+#[test]
+fn replicas_that_hear_nothing_are_found_out() {
+    assert!(replace_by_force(250, electorate::Defect::ReplicasHearNothing).is_some());
+}
 
 fn wander_among_electorates(walks: u64) {
     for bounds in [DRIFTING, DIVIDED, MEETING, BEGINNING] {

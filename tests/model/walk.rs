@@ -71,12 +71,12 @@ fn choose(random: &mut StdRng, actions: &[Action]) -> Option<Action> {
 }
 
 /// Walks at random through a model, so many times, each with its own seed and so many steps.
-/// `begins`: where a walk begins; `choose`: picks one of the possible actions. Returns the actions
-/// of a walk to a violation, if there is one.
+/// `begins`: where a walk begins; `ends_well`: what must be so where it ends; `choose`: picks one
+/// of the possible actions. Returns the actions of a walk to a violation, if there is one.
 pub(crate) fn stray<M: Model<Action: Copy>>(
     model: &M,
     (walks, steps): (u64, usize),
-    begins: impl Fn() -> M::State,
+    (begins, ends_well): (impl Fn() -> M::State, impl Fn(&M::State) -> bool),
     choose: impl Fn(&mut StdRng, &[M::Action]) -> M::Action,
 ) -> Option<Vec<M::Action>> {
     let properties = model.properties();
@@ -94,6 +94,6 @@ pub(crate) fn stray<M: Model<Action: Copy>>(
                 return Some(path);
             }
         }
-        None
+        (!ends_well(&state)).then_some(path)
     })
 }

@@ -93,18 +93,19 @@ impl Pair {
     }
 }
 
-/// Makes a new server a replica of this master, once the masters have told it who has a vote: those
-/// do not tell a replica that knows nobody.
+/// Makes a new server a replica of this master, and waits until it knows who has a vote.
 fn attach(replica: &Server, master: &Server) {
+    follow(replica, master);
+    wait_until("it is told who has a vote", || replica.knows_voters(3));
+}
+
+fn follow(replica: &Server, master: &Server) {
     let (conn, of) = (&mut replica.connect(), &mut master.connect());
     let (port, bus) = (replica.port(), replica.bus_port());
     assert_eq!(ask(of, &format!("CLUSTER MEET 127.0.0.1 {port} {bus}")), "OK");
-    wait_until("it is told who has a vote", || replica.info_u64("lockmod_electorates") > 0);
     let follow = format!("CLUSTER REPLICATE {}", ask(of, "CLUSTER MYID"));
     wait_until("it knows the master", || ask(conn, &follow) == "OK");
     master.wait_for_replica(replica);
-    // Before that, most of the masters that were there first have to agree as well.
-    wait_until("all agree who has a vote", || replica.knows_voters(3));
 }
 
 /// Waits until this replica knows all slots, and the masters know it: a master throws away what a
@@ -678,6 +679,25 @@ fn replicas_that_take_over_from_all_masters_and_forget_them_at_once_grant_again(
     assert!(wait_for("the lock is granted", granted) > 0);
 }
 
+/// Regression: one that never was a master with the module knew nobody. When it took the place of
+/// one, it began anew, and whoever knew more stopped it.
+#[test]
+fn a_replica_into_which_the_module_is_loaded_knows_who_has_a_vote_and_who_gets_one() {
+    let pair = Pair::start();
+    let replica = builder().without_module().config("enable-module-command", "yes").start();
+    follow(&replica, &pair.from);
+    let load = format!("MODULE LOAD {}", module_path().display());
+    assert_eq!(ask(&mut replica.connect(), &load), "OK");
+    wait_until("it knows who has a vote", || replica.knows_voters(3));
+    assert!(pair.from.knows_voters(3), "it added nobody");
+    let third = ask(&mut pair.third.connect(), "CLUSTER MYID");
+    for server in [&pair.to, &pair.from, &pair.third] {
+        let line = format!("CLUSTER SETSLOT 16382 NODE {third}");
+        assert_eq!(ask(&mut server.connect(), &line), "OK");
+    }
+    wait_until("it knows who is left", || replica.knows_voters(2));
+}
+
 /// Regression: a replica that was down when all masters were forgotten named them again, and
 /// nothing was ever granted again.
 #[test]
@@ -693,6 +713,7 @@ fn a_server_that_was_away_while_all_masters_were_replaced_stops_nobody() {
     for replica in [&one, &two] {
         let known = || ask(&mut replica.connect(), "CLUSTER INFO");
         wait_until("it knows all", || known().contains("cluster_known_nodes:6"));
+        wait_until("it has heard who is a replica", || count_replicas(replica) == 3);
     }
     away.terminate();
     [&mut pair.from, &mut pair.to, &mut pair.third].into_iter().for_each(Server::kill);
@@ -711,6 +732,11 @@ fn a_server_that_was_away_while_all_masters_were_replaced_stops_nobody() {
     let granted = || ask(&mut one.connect(), "LOCK.ACQUIRE res A 100").parse::<u64>().ok();
     assert!(wait_for("the lock is granted", granted) > 0);
     assert!(one.knows_voters(2) && two.knows_voters(2));
+}
+
+/// How many replicas its Cluster has, as a server believes.
+fn count_replicas(server: &Server) -> usize {
+    ask(&mut server.connect(), "CLUSTER NODES").matches("slave").count()
 }
 
 fn is_down(text: &str) -> bool {

@@ -44,8 +44,6 @@ struct Voter {
     elector: Elector,
     /// It has a vote in one of the electorates.
     has_vote: bool,
-    /// What tells the electorates that it knew when it last answered.
-    digest: Option<u64>,
     /// When the last question was asked that it has answered.
     asked: Option<Instant>,
     /// The longest lease that it remembered then.
@@ -85,6 +83,9 @@ pub(super) struct Confirmations {
     /// The server knows nodes that are no masters.
     has_replicas: bool,
     asked_at: Option<Instant>,
+    /// What tells the electorates that the questions have told, if nobody has shown since that it
+    /// knows other ones.
+    told: Option<u64>,
     /// How long a lease of this node may stand, as its questions say, and when that last grew.
     allows: (Millis, Instant),
     /// Since when too few answer, and whether the log names those that do not.
@@ -107,7 +108,6 @@ impl Voter {
         Voter {
             elector,
             has_vote: false,
-            digest: None,
             asked: None,
             longest: Millis::ZERO,
             epoch: 0,
@@ -157,6 +157,7 @@ impl Confirmations {
             some_come: false,
             has_replicas: false,
             asked_at: None,
+            told: None,
             allows: (Millis::ZERO, Instant::default()),
             silence: None,
             covered_until: None,
@@ -367,8 +368,8 @@ impl Confirmations {
     }
 
     /// The question that is due: since when it asks for breaks, and what it tells of electorates,
-    /// if somebody with a vote may not know that. The breaks are those since most others were last
-    /// asked, of those that have answered.
+    /// if somebody may not know that. Whoever does not will answer. The breaks are those since most
+    /// others were last asked, of those that have answered.
     pub(super) fn ask(
         &mut self,
         is_hurried: bool,
@@ -386,10 +387,7 @@ impl Confirmations {
         }
         self.asked_at = Some(now);
         let digest = self.electorates().digest();
-        let asked = self.masters.iter().filter_map(|name| self.succession.elector(name));
-        let asked = asked.filter_map(|elector| self.place(&elector));
-        let asked = asked.map(|place| &self.voters[place]).chain(self.votes());
-        let is_unknown = { asked }.any(|voter| voter.digest != Some(digest));
+        let is_unknown = self.told.replace(digest) != Some(digest);
         let told = is_unknown.then(|| self.electorates().clone());
         let asked = self.most_until(|voter| voter.asked);
         Some((asked.unwrap_or(now), digest, told))
@@ -397,7 +395,7 @@ impl Confirmations {
 
     /// Notes that the last question was not sent. Leases are as long as it said from the next one.
     pub(super) const fn unsent(&mut self) {
-        self.asked_at = None;
+        (self.asked_at, self.told) = (None, None);
         self.allows = (Millis::ZERO, Instant::from_millis(0));
     }
 
@@ -410,8 +408,8 @@ impl Confirmations {
     ) -> bool {
         let counts = self.succession.hear(elector, (told, digest), now);
         self.meet(now);
-        if let Some(place) = self.place(elector) {
-            self.voters[place].digest = Some(digest);
+        if self.electorates().digest() != digest {
+            self.told = None;
         }
         counts
     }
@@ -792,6 +790,28 @@ mod tests {
         assert_eq!(told.ends_at(4, at(9_000)), at(3_150), "before the loss was seen");
         told.look(&more, at(9_010));
         assert!(!told.holds(5, at(9_020)));
+    }
+
+    #[test]
+    fn a_question_tells_electorates_until_nobody_shows_that_it_knows_others() {
+        let mut told = with_others(1);
+        let tells = |told: &mut Confirmations, now| {
+            let asked = told.ask(false, at(now)).expect("it is due");
+            asked.2.is_some()
+        };
+        assert!(tells(&mut told, 1_000) && !tells(&mut told, 2_000));
+        let digest = told.electorates().digest();
+        told.hear(&elector(b"bb"), (None, digest), at(2_100));
+        assert!(!tells(&mut told, 3_000));
+        // A replica has answered that has missed it.
+        let none = Electorates::default();
+        told.hear(&elector(b"rr"), (Some(&none), none.digest()), at(3_100));
+        assert!(tells(&mut told, 4_000) && !tells(&mut told, 5_000));
+        told.unsent();
+        assert!(tells(&mut told, 5_000) && !tells(&mut told, 6_000));
+        let next = next(1, &[b"bb", b"cc"]);
+        told.hear(&elector(b"bb"), (Some(&next), next.digest()), at(6_100));
+        assert!(tells(&mut told, 7_000), "others may not know this one");
     }
 
     #[test]

@@ -16,10 +16,12 @@ pub type MasterName = Vec<u8>;
 
 /// Of how many origins it remembers that nobody is left.
 const ENDED_MAX: usize = 4;
+/// How many forgotten masters it remembers of each origin.
+const GONE_MAX: usize = 64;
 
 /// Masters that were forgotten, by the origin of the electorates in which they have no vote any
-/// more, and up to which number. The numbers of two origins have nothing to do with each other.
-pub type Forgotten = BTreeMap<u64, BTreeMap<MasterName, u64>>;
+/// more. The number is the last one that was known then: of too many, the earliest are dropped.
+pub type Forgotten = BTreeMap<u64, BTreeMap<Elector, u64>>;
 
 /// Who may have a vote: a master, as long as it remembers what it told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,18 +53,20 @@ impl Electorate {
     }
 }
 
-/// The electorates that a master knows: what it tells the others, and keeps on disk.
+/// The electorates that a server knows: what it tells the others, and keeps on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Electorates {
-    /// The master.
+    /// The server.
     pub itself: Elector,
     /// All of them count. The last one may take the place of the others.
     pub known: BTreeSet<Electorate>,
-    /// Who was forgotten, of the origins that are known.
+    /// Who was forgotten, of the origins that are known or have ended.
     pub gone: Forgotten,
     /// Origins of which nobody was left, and up to which number: others may still tell such an
     /// electorate.
     pub ended: BTreeMap<u64, u64>,
+    /// Who has a vote, but was forgotten while its server had no slots. Others are not told.
+    pub missing: Forgotten,
     /// The origins of a Cluster that its server has left, where masters may decide in any slot that
     /// it may take by the keys in its data file; 0 if they are unknown. Others are not told.
     pub left: BTreeSet<u64>,
@@ -83,19 +87,30 @@ impl Electorates {
         self.latest().map_or(0, |latest| self.voters(latest).count())
     }
 
-    /// A number that tells these from others.
+    /// A number that tells these from others, by what others go by too.
     pub fn digest(&self) -> u64 {
-        hash_of(&(&self.known, &self.gone, &self.ended))
+        let several: BTreeSet<_> = self.known.iter().filter(|one| one.origin != 0).collect();
+        hash_of(&(several, &self.gone, &self.ended))
+    }
+
+    /// Whether its server may have a vote in one of these.
+    pub(super) fn has_vote_in<'a>(
+        &self,
+        electorates: impl IntoIterator<Item = &'a Electorate>,
+    ) -> bool {
+        electorates.into_iter().any(|one| one.members.contains(&self.itself))
     }
 
     /// The members that were not forgotten.
     pub fn voters<'a>(&'a self, electorate: &'a Electorate) -> impl Iterator<Item = &'a Elector> {
-        let is_gone = |one: &Elector| {
-            let gone = self.gone.get(&electorate.origin);
-            let up_to = gone.and_then(|names| names.get(&one.name));
-            up_to.is_some_and(|up_to| electorate.number <= *up_to)
-        };
+        let gone = self.gone.get(&electorate.origin);
+        let is_gone = move |one: &Elector| gone.is_some_and(|gone| gone.contains_key(one));
         electorate.members.iter().filter(move |one| !is_gone(one))
+    }
+
+    /// Whether another server has forgotten this one, which is there.
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.gone.values().any(|gone| gone.contains_key(&self.itself))
     }
 
     /// The origins of a Cluster that its server has been in.
@@ -142,19 +157,33 @@ impl Electorates {
         told.map(|one| (one.origin, one.number)).collect()
     }
 
-    /// Takes away the votes of these masters, up to these numbers.
+    /// Notes, of a server without slots, whom it has forgotten just now. `others`: all that it
+    /// knows.
+    pub(super) fn miss(&mut self, forgotten: &[Elector], others: &BTreeSet<MasterName>) {
+        for (origin, number) in self.numbers() {
+            let forgotten = forgotten.iter().map(|one| (one.clone(), number));
+            self.missing.entry(origin).or_default().extend(forgotten);
+        }
+        self.missing.retain(|_, missing| {
+            missing.retain(|one, _| !others.contains(&one.name));
+            cut_to(missing, GONE_MAX);
+            !missing.is_empty()
+        });
+    }
+
+    /// Takes away the votes of these masters.
     pub(super) fn forget(&mut self, gone: Forgotten) {
-        for (origin, names) in gone {
+        for (origin, forgotten) in gone {
             let known = self.gone.entry(origin).or_default();
-            for (name, up_to) in names {
-                let before = known.entry(name).or_default();
-                *before = up_to.max(*before);
+            for (one, number) in forgotten {
+                let before = known.entry(one).or_default();
+                *before = number.max(*before);
             }
         }
         self.tidy();
     }
 
-    /// Drops electorates that nobody is left of, and forgotten names that no longer matter.
+    /// Drops electorates that nobody is left of, and forgotten masters that no longer matter.
     pub(super) fn tidy(&mut self) {
         let is_empty = |one: &&Electorate| one.origin != 0 && self.voters(one).next().is_none();
         let empty: Vec<_> = self.known.iter().filter(is_empty).cloned().collect();
@@ -164,16 +193,13 @@ impl Electorates {
                 self.end(one.origin, one.number);
             }
         }
-        let known = &self.known;
-        for (origin, names) in &mut self.gone {
-            let matters = |name: &MasterName, up_to: u64| {
-                let has = |one: &Electorate| one.members.iter().any(|member| member.name == *name);
-                let mut of_origin = known.iter().filter(|one| one.origin == *origin);
-                of_origin.any(|one| one.number <= up_to && has(one))
-            };
-            names.retain(|name, up_to| matters(name, *up_to));
-        }
-        self.gone.retain(|_, names| !names.is_empty());
+        // A server that was away may yet tell of any other that has them.
+        let (known, ended) = (&self.known, &self.ended);
+        self.gone.retain(|origin, gone| {
+            cut_to(gone, GONE_MAX);
+            let is_known = known.iter().any(|one| one.origin == *origin);
+            !gone.is_empty() && (is_known || ended.contains_key(origin))
+        });
     }
 
     /// Notes that nobody is left of the electorates of this origin up to this number. They are all
@@ -188,6 +214,15 @@ impl Electorates {
         {
             self.ended.remove(&origin);
         }
+    }
+}
+
+/// Leaves so many of these, with the largest numbers.
+fn cut_to(forgotten: &mut BTreeMap<Elector, u64>, count: usize) {
+    while forgotten.len() > count
+        && let Some(first) = forgotten.iter().min_by_key(|one| one.1).map(|one| one.0.clone())
+    {
+        forgotten.remove(&first);
     }
 }
 

@@ -1244,35 +1244,45 @@ mod tests {
         Millis::new(millis)
     }
 
-    /// Regression: a master that became a replica before it heard of the first electorate, which it
-    /// was in, never answered, and half of the others waited for it.
+    /// Regressions: a master that became a replica before it heard of the first electorate, which
+    /// it was in, never answered, and half of the others waited for it. A replica that knew another
+    /// electorate, or none, took the place of a master, and waited for votes of long ago.
     #[test]
-    fn a_replica_has_a_vote_if_a_question_says_so() {
+    fn a_replica_answers_if_it_may_have_a_vote_or_knows_other_electorates() {
         let elector = |life| Elector { name: b"aa".to_vec(), life };
         let naming = |life| Electorates {
             known: [Electorate { number: 1, origin: 2, members: [elector(life)].into() }].into(),
             ..Electorates::default()
         };
-        let asks = |electorates| ConfirmQuestion {
+        let asks = |known: &Electorates, tells: bool| ConfirmQuestion {
             number: 1,
             since: 1,
             life: 9,
             longest: LONGEST,
-            digest: 0,
-            electorates,
+            digest: known.digest(),
+            electorates: tells.then(|| known.clone()),
             remembered: Vec::new(),
         };
-        let has_vote = |known, asked| {
+        let answers = |known, asked| {
             let mut node = Node::new();
             let electorates = Electorates { itself: elector(7), ..known };
             let memory = ClusterMemory { electorates, ..ClusterMemory::default() };
             node.join_cluster(BOOT, memory, at(0));
-            node.may_have_vote(&asks(asked))
+            node.answers(&asked)
         };
-        assert!(has_vote(Electorates::default(), Some(naming(7))));
-        assert!(!has_vote(Electorates::default(), Some(naming(8))), "that was another life");
-        assert!(!has_vote(Electorates::default(), None) && has_vote(naming(7), None));
-        assert!(!Node::new().may_have_vote(&asks(Some(naming(7)))), "it is in no Cluster");
+        let none = Electorates::default();
+        for tells in [false, true] {
+            assert!(answers(naming(7), asks(&naming(7), tells)), "it has a vote");
+            assert!(!answers(naming(8), asks(&naming(8), tells)), "it had one in another life");
+            for (known, other) in [(naming(8), none.clone()), (none.clone(), naming(8))] {
+                assert!(answers(known, asks(&other, tells)), "they know different ones");
+            }
+            assert!(!answers(none.clone(), asks(&none, tells)));
+        }
+        let is_alone = Electorate { number: 0, origin: 0, members: [elector(8)].into() };
+        let is_alone = Electorates { known: [is_alone].into(), ..none.clone() };
+        assert!(!answers(none, asks(&is_alone, true)), "it concerns nobody else");
+        assert!(!Node::new().answers(&asks(&naming(7), true)), "it is in no Cluster");
     }
 
     /// A group that has no slots yet does not wait for the first that moves to it.

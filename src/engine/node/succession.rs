@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::electorate::{Elector, Electorate, Electorates, Forgotten, MasterName, hash_of};
+use super::electorate::{Elector, Electorate, Electorates, MasterName, hash_of};
 use super::shares::{Shares, SlotRuns};
 use super::slot_set::SlotSet;
 use crate::engine::{Instant, Millis};
@@ -25,7 +25,7 @@ struct Belief {
     is_proposed: bool,
 }
 
-/// What a master has learned of electorates, and from whom.
+/// What a server has learned of electorates, and from whom.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Succession {
     /// What tells this start of it from others, of the same clock.
@@ -44,9 +44,6 @@ pub struct Succession {
     /// All other nodes that the server knows, and the slots that are its own.
     others: BTreeSet<MasterName>,
     own: SlotRuns,
-    /// The nodes that it knew while it had no slots, and no longer knows, with the numbers of the
-    /// latest electorates then.
-    missing: Forgotten,
     /// The slots that it has had since its first look, if that matters.
     taken: Option<SlotSet>,
     /// It was a replica until its promotion, or when it last stopped, and has not looked since.
@@ -54,7 +51,7 @@ pub struct Succession {
 }
 
 impl Succession {
-    /// A master that knows these. `delay`: for longer than any answer counts.
+    /// A server that knows these. `delay`: for longer than any answer counts.
     pub fn new(boot: u64, mut electorates: Electorates, delay: Millis) -> Succession {
         // The file of an earlier build may have what another master knew alone.
         let itself = BTreeSet::from([electorates.itself.clone()]);
@@ -69,7 +66,6 @@ impl Succession {
             belief: Belief::default(),
             others: BTreeSet::new(),
             own: SlotRuns::new(),
-            missing: Forgotten::new(),
             taken: None,
             was_replica: false,
         }
@@ -80,14 +76,15 @@ impl Succession {
         self.was_replica = true;
     }
 
-    /// Remembers which nodes the server has known: for a master that was a replica before.
+    /// Remembers which nodes the server has known, and their lives: for a master that was a replica
+    /// before.
     pub fn remember(&mut self, before: &Succession) {
-        (self.others, self.missing) = (before.others.clone(), before.missing.clone());
+        (self.others, self.heard) = (before.others.clone(), before.heard.clone());
         // What it has got by an election, it has not taken.
         (self.was_replica, self.taken) = (true, Some(SlotSet::default()));
     }
 
-    /// What the master knows.
+    /// What the server knows.
     pub fn electorates(&self) -> &Electorates {
         &self.electorates
     }
@@ -156,16 +153,13 @@ impl Succession {
         if returns || self.is_new(shares, &forgotten) {
             self.begin_life(shares, returns, now);
         } else {
-            for (origin, number) in self.electorates.numbers() {
-                let names = forgotten.iter().map(|name| (name.clone(), number));
-                self.missing.entry(origin).or_default().extend(names);
-            }
-            let is_missing = |name: &MasterName| !others.contains(name);
-            self.missing.values_mut().for_each(|names| names.retain(|name, _| is_missing(name)));
+            let forgotten: Vec<_> = forgotten.iter().flat_map(|name| self.lives_of(name)).collect();
+            self.electorates.miss(&forgotten, &others);
             // One without slots may have been reset, and have met another since: that one will tell
             // it of the others.
             if !shares.own.is_empty() {
-                self.electorates.forget(std::mem::take(&mut self.missing));
+                let missing = std::mem::take(&mut self.electorates.missing);
+                self.electorates.forget(missing);
             }
         }
         let (with_slots, masters) = (self.with_lives(shares), shares.other_masters());
@@ -180,6 +174,13 @@ impl Succession {
         self.propose(now);
         self.compare(&before, now);
         self.advance(now);
+    }
+
+    /// This master in each life of which this one knows.
+    fn lives_of(&self, name: &[u8]) -> BTreeSet<Elector> {
+        let members = self.electorates.known.iter().flat_map(|one| &one.members);
+        let members = members.filter(|one| one.name == *name).cloned();
+        members.chain(self.elector(name)).collect()
     }
 
     /// Whether the server has slots that it had. It has not been reset then, even if it knows no
@@ -237,9 +238,8 @@ impl Succession {
 
     /// `returns`: as in [`Succession::returns`].
     fn begin_life(&mut self, shares: &Shares, returns: bool, now: Instant) {
-        let name = &shares.name;
-        let life = hash_of(&(self.boot, &self.electorates.itself, name, now)).max(1);
-        let itself = Elector { name: name.clone(), life };
+        let name = shares.name.clone();
+        let itself = Elector { life: self.new_life(&name, now), name };
         let mut left = self.electorates.behind();
         if left.is_empty() && (returns || self.leaves(shares)) {
             left.insert(0);
@@ -250,8 +250,12 @@ impl Succession {
             self.taken = Some(SlotSet::default());
         }
         self.heard.clear();
-        self.missing.clear();
         self.is_unsaved = true;
+    }
+
+    /// A life that it has never had.
+    fn new_life(&self, name: &[u8], now: Instant) -> u64 {
+        hash_of(&(self.boot, &self.electorates.itself, name, now)).max(1)
     }
 
     /// The masters that have slots. One that has told nothing since this one started is the one
@@ -269,7 +273,7 @@ impl Succession {
     }
 
     /// Adds an electorate of the masters that have slots, if the latest is another one: once, when
-    /// the server has believed it for as long as news takes to spread. Otherwise masters that do
+    /// the server has believed it for as long as news takes to spread. Otherwise servers that do
     /// not agree would add one after the other.
     fn propose(&mut self, now: Instant) {
         let Belief { with_slots: Some(with_slots), since, is_proposed, .. } = &self.belief else {
@@ -286,11 +290,7 @@ impl Succession {
         // One that knows no other has nobody to tell.
         let is_other = latest.origin != 0 && !self.electorates.voters(latest).eq(with_slots);
         if is_other && !with_slots.is_empty() {
-            // Of a later one, nobody may be left.
-            let gone = self.electorates.gone.get(&latest.origin).into_iter();
-            let number =
-                gone.flat_map(BTreeMap::values).fold(latest.number, |max, up_to| max.max(*up_to));
-            let (number, origin) = (number.saturating_add(1), latest.origin);
+            let (number, origin) = (latest.number.saturating_add(1), latest.origin);
             let members = with_slots.clone();
             self.electorates.known.insert(Electorate { number, origin, members });
         }
@@ -322,7 +322,7 @@ impl Succession {
         self.belief.masters.iter().filter(|name| !knows_none(name)).cloned().collect()
     }
 
-    /// Takes what another master knows; `None`: the same as this one told with this digest.
+    /// Takes what another server knows; `None`: the same as this one told with this digest.
     /// Returns whether it counts as an answer.
     pub fn hear(
         &mut self,
@@ -356,6 +356,9 @@ impl Succession {
                 (!told.known.is_empty(), told.latest() == self.electorates.latest())
             }
         };
+        if self.electorates.is_forgotten() {
+            self.electorates.itself.life = self.new_life(&elector.name, now);
+        }
         let knows_none_at = (!knows_any).then_some(now);
         self.heard.insert(elector.name.clone(), (elector.life, knows_none_at));
         self.compare(&before, now);
@@ -419,6 +422,7 @@ impl Succession {
 
 #[cfg(test)]
 mod tests {
+    use super::super::electorate::Forgotten;
     use super::*;
     use std::slice::from_ref;
 
@@ -621,7 +625,14 @@ mod tests {
         let mut without = master(&[electorate(3, ABC)], &["b", "c"], &["d"]);
         let before = without.electorates().clone();
         without.sees(&["b", "c"], &[], 100);
-        assert_eq!(*without.electorates(), before, "and its server may have been reset");
+        assert_eq!(*without.electorates(), before, "it had no vote");
+        without.sees(&["c"], &[], 200);
+        assert_eq!(without.electorates().digest(), before.digest(), "it may have been reset");
+        // Regression: it forgot that if it started again before it took over.
+        let mut started = Succession::new(2, without.electorates().clone(), DELAY);
+        started.sees(&["c"], &[], 300);
+        started.sees(&["a", "c"], &[], 400);
+        assert_eq!(started.majorities(), [(electors(&["c"]), 1)]);
         let mut one = master(&[electorate(3, ABC)], ABC, &["d"]);
         one.sees(&["a"], &["d"], 100);
         assert_eq!(one.majorities(), [(Vec::new(), 0)]);
@@ -629,11 +640,22 @@ mod tests {
         let mut other = master(&[electorate(3, ABC)], ABC, &["d"]);
         other.hears_all(&Electorates { itself: elector("b"), ..told.clone() }, 200);
         assert_eq!(other.majorities(), [(Vec::new(), 0)], "others hear of that");
-        // One with the same name that joins later is a new one.
-        let mut next = told;
-        next.known.insert(electorate(4, &["a", "b"]));
-        other.hears_all(&Electorates { itself: elector("b"), ..next }, 300);
-        assert_eq!(other.majorities()[1], (electors(&["b"]), 1));
+        // Regression: a server that had been away told a later one, in which they had votes again.
+        other.hears("x", &[electorate(4, &["a", "b"]), electorate(5, &["b", "c"])], 300);
+        assert_eq!(other.knows(), [electorate(4, &["a", "b"])]);
+        assert_eq!(other.majorities(), [(Vec::new(), 0)]);
+        // One of them is there after all, and has a vote in another life.
+        let mut there = Succession::new(9, of("b", &[electorate(3, ABC)]), DELAY);
+        there.look(&shares("b", ABC, &[]), at(0));
+        there.hears_all(&told, 100);
+        let again = there.electorates().itself.clone();
+        assert!(again != elector("b") && there.news().is_some());
+        there.hears_all(&told, 200);
+        assert_eq!(there.electorates().itself, again, "only once");
+        let members = [elector("a"), again.clone()].into();
+        let next = Electorate { number: 6, origin: 5, members };
+        other.hears_all(&Electorates { itself: again.clone(), ..of("b", &[next]) }, 400);
+        assert_eq!(other.majorities(), [(vec![again], 1)]);
         // Regression: one that had forgotten the only other was another one.
         let mut two = master(&[electorate(3, &["a", "b"])], &["a"], &["b"]);
         two.sees(&["a"], &[], 100);
@@ -830,8 +852,16 @@ mod tests {
         one.sees(&["y", "z"], &["b", "c"], 50);
         one.sees(ABC, &[], 100);
         let ended = BTreeMap::from([(5, 3)]);
-        let told = Electorates { ended: ended.clone(), ..of("a", &[]) };
+        let gone = Forgotten::from([(5, ["x", "y", "z"].map(|name| (elector(name), 3)).into())]);
+        let told = Electorates { gone, ended: ended.clone(), ..of("a", &[]) };
         assert_eq!(*one.electorates(), told);
+        // It had heard them as a replica, though they had no vote.
+        let mut replica = master(&[electorate(3, &["d"])], &["d"], &["x"]);
+        replica.hears("x", &[], 10);
+        let mut promoted = Succession::new(1, replica.electorates().clone(), DELAY);
+        promoted.remember(&replica);
+        promoted.sees(&["a"], &["d"], 20);
+        assert_eq!(promoted.electorates().gone[&5], [(elector("x"), 3)].into());
         // Another one has forgotten nobody, as one without slots.
         let mut other = master(&known, &["b"], &["c"]);
         assert!(one.hears("b", &known, 200));
@@ -845,11 +875,14 @@ mod tests {
         assert!(!one.hear(&elector("c"), (None, none), at(1_300)));
         one.sees(ABC, &[], 1_400);
         let first = Electorate { number: 4, ..beginning(ABC) };
-        assert_eq!(*one.electorates(), Electorates { ended, ..of("a", from_ref(&first)) });
-        // Regression: a server that had been away told the former one again, and nobody could be
-        // asked.
-        one.hears("d", &known, 1_500);
-        assert_eq!(one.knows(), from_ref(&first));
+        let begun = Electorates { known: [first.clone()].into(), ..told };
+        assert_eq!(*one.electorates(), begun);
+        // Regressions: a server that had been away told the former one again, or a later one of
+        // which they had not known, and nobody could be asked.
+        for number in [3, 4] {
+            one.hears("d", &[electorate(number, &["x", "z"])], 1_500);
+            assert_eq!(one.knows(), from_ref(&first));
+        }
         let mut away = master(&known, &["x", "y", "z"], &[]);
         away.hears_all(&Electorates { itself: elector("b"), ..one.electorates().clone() }, 1_600);
         assert_eq!(away.knows(), [first]);
@@ -871,16 +904,14 @@ mod tests {
         }
     }
 
-    /// Regression: the next electorate had the number of one that nobody was left of, and whoever
-    /// was forgotten then still had no vote.
     #[test]
-    fn the_next_number_is_above_those_of_who_was_forgotten() {
-        let known = [electorate(3, ABC), electorate(4, &["b", "d"])];
-        let mut one = master(&known, ABC, &["d"]);
-        one.sees(&["a"], &["c"], 100);
-        assert_eq!(one.knows(), [electorate(3, ABC)]);
-        one.sees(&["a"], &["c"], 1_100);
-        assert_eq!(one.knows().last(), Some(&electorate(5, &["a"])));
+    fn so_many_forgotten_masters_are_remembered() {
+        let mut one = master(&[electorate(3, ABC)], ABC, &[]);
+        let gone = (0..100).map(|number| (elector(&format!("{number}")), number)).collect();
+        let told = Electorates { gone: [(5, gone)].into(), ..of("b", &[electorate(3, ABC)]) };
+        one.hears_all(&told, 100);
+        let left: Vec<_> = one.electorates().gone[&5].values().copied().collect();
+        assert_eq!((left.len(), left.iter().min()), (64, Some(&36)), "the latest");
     }
 
     #[test]

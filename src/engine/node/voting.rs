@@ -87,17 +87,18 @@ impl Node {
         self.slots.as_ref().is_some_and(|slots| is_fresh(slots))
     }
 
-    /// Whether this server knows who has a vote: it is or was a master, and may have one.
+    /// Whether this server knows who has a vote.
     pub fn knows_voters(&self) -> bool {
         self.electorates().is_some_and(|electorates| !electorates.known.is_empty())
     }
 
-    /// Whether this server may have a vote: it knows who has one, or this question names it. It may
-    /// have become a replica before it heard of the first electorate.
-    pub fn may_have_vote(&self, asked: &ConfirmQuestion) -> bool {
-        let Some(Electorates { itself, .. }) = self.electorates() else { return false };
+    /// Whether this server is to answer this question even as a replica: it may have a vote, as it
+    /// knows or the question says; or it does not know the same electorates, which it must when it
+    /// takes the place of a master.
+    pub fn answers(&self, asked: &ConfirmQuestion) -> bool {
+        let Some(known) = self.electorates() else { return false };
         let told = asked.electorates.iter().flat_map(|told| &told.known);
-        self.knows_voters() || { told }.any(|electorate| electorate.members.contains(itself))
+        known.has_vote_in(known.known.iter().chain(told)) || known.digest() != asked.digest
     }
 
     /// Answers another master's question for confirmation, just after the node has looked at its
@@ -138,7 +139,7 @@ impl Node {
     }
 
     /// Takes another master's question without an answer: this server has no vote, but may take the
-    /// place of the only master. The state file is to have the [news](Node::news_of_slots).
+    /// place of a master. The state file is to have the [news](Node::news_of_slots).
     pub fn overhear(&mut self, asked: &ConfirmQuestion, now: Instant) {
         if let Some(slots) = &mut self.slots {
             slots.remember(asked, now);

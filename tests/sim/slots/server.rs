@@ -305,7 +305,7 @@ impl Cluster {
             }
             SlotMessage::Answer { .. } | SlotMessage::Confirmation(_) if !is_master => {}
             SlotMessage::Question { .. } if !can_answer => {}
-            SlotMessage::ConfirmQuestion(asked) if !can_answer && !engine.may_have_vote(&asked) => {
+            SlotMessage::ConfirmQuestion(asked) if !is_master && !engine.answers(&asked) => {
                 self.masters[to].node.engine.overhear(&asked, now);
                 self.keep_news(to);
             }
