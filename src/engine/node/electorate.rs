@@ -108,9 +108,13 @@ impl Electorates {
         electorate.members.iter().filter(move |one| !is_gone(one))
     }
 
-    /// Whether another server has forgotten this one, which is there.
+    /// Whether another server has forgotten this one, which is there, and has no other vote.
     pub(super) fn is_forgotten(&self) -> bool {
-        self.gone.values().any(|gone| gone.contains_key(&self.itself))
+        let is_gone = |one: &Electorate| {
+            self.gone.get(&one.origin).is_some_and(|gone| gone.contains_key(&self.itself))
+        };
+        let has_vote = |one: &Electorate| self.voters(one).any(|voter| *voter == self.itself);
+        self.known.iter().any(is_gone) && !self.known.iter().any(has_vote)
     }
 
     /// The origins of a Cluster that its server has been in.
@@ -151,10 +155,11 @@ impl Electorates {
         self.forget(other.gone.clone());
     }
 
-    /// By origin: the number of the last one that is known.
-    pub(super) fn numbers(&self) -> BTreeMap<u64, u64> {
+    /// By origin: the number of the last one that is known, or was.
+    fn numbers(&self) -> BTreeMap<u64, u64> {
         let told = self.known.iter().filter(|one| one.origin != 0);
-        told.map(|one| (one.origin, one.number)).collect()
+        let told = told.map(|one| (one.origin, one.number));
+        self.ended.clone().into_iter().chain(told).collect()
     }
 
     /// Notes, of a server without slots, whom it has forgotten just now. `others`: all that it

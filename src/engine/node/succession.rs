@@ -652,6 +652,12 @@ mod tests {
         assert!(again != elector("b") && there.news().is_some());
         there.hears_all(&told, 200);
         assert_eq!(there.electorates().itself, again, "only once");
+        // Regression: it had a vote in what was begun since then, and none in another life.
+        let begun = Electorate { origin: 6, ..electorate(4, &["b", "c"]) };
+        let mut voter = Succession::new(9, of("b", &[begun.clone()]), DELAY);
+        voter.look(&shares("b", ABC, &[]), at(0));
+        voter.hears_all(&Electorates { known: [begun].into(), ..told.clone() }, 100);
+        assert_eq!(voter.electorates().itself, elector("b"));
         let members = [elector("a"), again.clone()].into();
         let next = Electorate { number: 6, origin: 5, members };
         other.hears_all(&Electorates { itself: again.clone(), ..of("b", &[next]) }, 400);
@@ -862,6 +868,11 @@ mod tests {
         promoted.remember(&replica);
         promoted.sees(&["a"], &["d"], 20);
         assert_eq!(promoted.electorates().gone[&5], [(elector("x"), 3)].into());
+        // And one that was forgotten after the electorates had ended.
+        let mut late = one.clone();
+        late.hear(&elector("c"), (None, Electorates::default().digest()), at(150));
+        late.sees(&["a", "b"], &[], 160);
+        assert!(late.electorates().gone[&5].contains_key(&elector("c")));
         // Another one has forgotten nobody, as one without slots.
         let mut other = master(&known, &["b"], &["c"]);
         assert!(one.hears("b", &known, 200));
