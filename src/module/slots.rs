@@ -91,9 +91,8 @@ pub(super) fn tick(context: &mut Context<'_>) {
             && process.node.has_begun()
             && process::is_due(&mut process.slots_seen_at, pause, now)
     });
-    // A replica that knows who has a vote must notice if it is told to forget one of them.
-    let knows_voters = |process: &mut Process| process.node.knows_voters();
-    if !is_due || !(can_answer(context) || process::with(server, knows_voters)) {
+    let must_look = |process: &mut Process| process.node.must_look();
+    if !is_due || !(can_answer(context) || process::with(server, must_look)) {
         return;
     }
     look(context);
@@ -209,7 +208,7 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
             confirm(context, sender, &asked);
         }
         Some(SlotMessage::ConfirmQuestion(asked)) => {
-            process::with(server, |process| process.node.overhear(&asked, clock::now()));
+            process::with(server, |process| process.node.overhear(sender, &asked, clock::now()));
             keep_news(context);
         }
         Some(SlotMessage::Confirmation(told)) if has_begun && context.flags().is_master() => {

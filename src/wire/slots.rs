@@ -77,7 +77,7 @@ pub fn read_shares(text: &str) -> Shares {
             shares.epochs.extend(epoch.map(|epoch| (name.clone(), epoch)));
         }
         if is_own {
-            (shares.name, shares.own) = (name, ranges);
+            (shares.name, shares.own, shares.is_replica) = (name, ranges, is("slave"));
             shares.epoch = epoch.unwrap_or_default();
         } else if !ranges.is_empty() {
             shares.others.push((name, ranges));
@@ -404,6 +404,8 @@ hh 127.0.0.1:5@6 handshake - 7 0 0 disconnected
         let others = [(b"bb".to_vec(), vec![(100, 200)]), (b"dd".to_vec(), vec![(300, 300)])];
         assert_eq!(shares.others, others);
         assert_eq!(shares.idle, [b"ee", b"ff", b"gg"]);
+        assert!(!shares.is_replica);
+        assert!(read_shares("aa 127.0.0.1:1@2 myself,slave bb 0 1 2 connected").is_replica);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! order. A master asks another one, and gets the answer late or never. As often as the bounds
 //! allow, a server comes to believe that other masters have slots; a master starts again, with what
 //! its state file has; or it dies for good, and the servers of others are told to forget it, when
-//! no answer of it counts any more. Or it is removed: its server is reset, and all others forget
+//! no answer of it counts any more. A server may be told to forget a master that lives, by mistake,
+//! and hears of it again. Or a master is removed: its server is reset, and all others forget
 //! it; when it starts again, it knows no other, and takes a slot of the Cluster by the keys in its
 //! data file. A master is *sure* while most of the electorate that counts for
 //! it have answered not long ago, itself included if it has a vote. A replica asks nobody until its
@@ -88,6 +89,8 @@ pub(crate) struct Bounds {
     pub(crate) loses: bool,
     /// How many masters die.
     pub(crate) deaths: usize,
+    /// How many are forgotten although they live.
+    pub(crate) mistakes: u8,
     /// How many are removed.
     pub(crate) removals: usize,
     /// Answers may be late.
@@ -149,6 +152,7 @@ struct Master {
 pub(crate) struct State {
     masters: Vec<Master>,
     starts: u8,
+    mistakes: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,8 +169,10 @@ pub(crate) enum Action {
     /// A master starts without its state file, or its server was reset.
     StartEmpty(usize),
     Die(usize),
-    /// A server (first) is told to forget a dead master (second).
+    /// A server (first) is told to forget another master (second).
     Forget(usize, usize),
+    /// It hears of it again.
+    Meet(usize, usize),
     Remove(usize),
 }
 
@@ -253,8 +259,9 @@ impl World {
         let own: SlotRuns = believed.contains(&(at as u8)).then_some((0, 0)).into_iter().collect();
         let found = if finds { own.clone() } else { SlotRuns::new() };
         let (name, had_none) = (name(at), finds);
-        let shares =
-            Shares { name, own, found, had_none, others, idle, replicas, ..Shares::default() };
+        let is_replica = state.masters[at].is_replica;
+        let shares = Shares { name, own, found, had_none, others, idle, ..Shares::default() };
+        let shares = Shares { is_replica, replicas, ..shares };
         let master = &mut state.masters[at];
         master.succession.look(&shares, NOW);
         let known = &master.succession.electorates().known;
@@ -423,6 +430,7 @@ impl World {
         let (lost, left): (Vec<usize>, Vec<usize>) =
             (0..self.count()).partition(|at| ending.lost.contains(&(*at as u8)));
         let (_, left): (Vec<usize>, Vec<usize>) = left.into_iter().partition(|at| *at == away);
+        state.masters.iter_mut().for_each(|master| master.forgotten.clear());
         let now = |at: usize| self.bounds.beliefs[at].len() - 1;
         let successors = |at: usize| self.bounds.beliefs[at].len();
         self.be_quiet(&mut state, &[&lost[..], &left].concat(), now);
@@ -474,7 +482,8 @@ impl World {
 }
 
 impl World {
-    /// Walks at random, so many times. Returns the steps to two who share no voter.
+    /// Walks at random, so many times. Returns the steps to two who share no voter, or to where
+    /// nobody decides any more.
     pub(crate) fn wander(&self, walks: u64) -> Option<Vec<Action>> {
         let begins = || self.init_states().remove(0);
         let ends_well =
@@ -506,7 +515,8 @@ impl Model for World {
             place: Place::Inside,
             is_replica: self.may_be_replica(at) && !has_slots(at),
         };
-        let mut state = State { masters: (0..self.count()).map(master).collect(), starts: 0 };
+        let masters = (0..self.count()).map(master).collect();
+        let mut state = State { masters, starts: 0, mistakes: 0 };
         (0..self.count()).for_each(|at| self.look(&mut state, at));
         let state = self.next_state(&state, Action::Tick).expect("time passes");
         vec![state]
@@ -555,8 +565,13 @@ impl Model for World {
                     actions.push(Action::AskSlowly(at, other));
                 }
                 let is_over = died.is_some_and(|ago| COUNTS < ago);
-                if is_over && knows(at, other) {
+                let may_err = state.mistakes < self.bounds.mistakes;
+                let is_there = died.is_none() && state.masters[other].place == Place::Inside;
+                if knows(at, other) && (is_over || is_there && is_inside && may_err) {
                     actions.push(Action::Forget(at, other));
+                }
+                if is_there && is_inside && !knows(at, other) {
+                    actions.push(Action::Meet(at, other));
                 }
             }
         }
@@ -602,8 +617,13 @@ impl Model for World {
                 self.start(&mut state, at, if forgets { self.first(at) } else { kept });
             }
             Action::Die(at) => state.masters[at].died = Some(0),
-            Action::Forget(at, dead) => {
-                state.masters[at].forgotten.insert(dead);
+            Action::Forget(at, other) => {
+                state.mistakes += u8::from(state.masters[other].died.is_none());
+                state.masters[at].forgotten.insert(other);
+                self.look(&mut state, at);
+            }
+            Action::Meet(at, other) => {
+                state.masters[at].forgotten.remove(&other);
                 self.look(&mut state, at);
             }
             Action::Remove(at) => {

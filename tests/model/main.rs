@@ -1072,6 +1072,7 @@ const DRIFTING: electorate::Bounds = electorate::Bounds {
     starts: 0,
     loses: false,
     deaths: 0,
+    mistakes: 0,
     removals: 0,
     are_late: true,
     replicas: &[],
@@ -1116,17 +1117,17 @@ const BEGINNING: electorate::Bounds = electorate::Bounds {
 
 const TWO_TAKE_TURNS: &[&[u8]] = &[&[0, 1], &[2, 1], &[0, 1]];
 const ONE_TAKES_TURNS: &[&[u8]] = &[&[0], &[1], &[0]];
-/// A master is replaced, and takes its place again; then all masters are lost.
+/// A master is replaced, and takes its place again; then all masters are lost. A replica that has
+/// heard of nobody goes by nobody's vote.
 const REPLACED_BY_FORCE: electorate::Bounds = electorate::Bounds {
     beliefs: &[TWO_TAKE_TURNS; 5],
+    meet: true,
     replicas: &[0, 1, 2, 3, 4],
     ending: Some(electorate::Ending { lost: &[0, 1], successors: &[2, 3], away: 4 }),
     ..DRIFTING
 };
-/// The same with one master; who had its place is away when it is lost. A replica that has heard of
-/// nobody goes by nobody's vote.
+/// The same with one master; who had its place is away when it is lost.
 const ALONE: electorate::Bounds = electorate::Bounds {
-    meet: true,
     beliefs: &[ONE_TAKES_TURNS; 4],
     ending: Some(electorate::Ending { lost: &[0], successors: &[2, 3], away: 1 }),
     ..REPLACED_BY_FORCE
@@ -1134,10 +1135,15 @@ const ALONE: electorate::Bounds = electorate::Bounds {
 
 fn replace_by_force(walks: u64, defect: electorate::Defect) -> Option<Vec<electorate::Action>> {
     [REPLACED_BY_FORCE, ALONE].into_iter().find_map(|bounds| {
-        [(0, false), (0, true), (2, true)].into_iter().find_map(|(starts, are_late)| {
-            let bounds = electorate::Bounds { starts, are_late, defect, ..bounds };
-            electorate::World::new(bounds).wander(walks)
-        })
+        let faults = [(0, 0, false), (0, 0, true), (2, 0, true), (2, 1, true)].into_iter();
+        // Whoever forgets the only voter has been told that nobody has a vote.
+        let may_err = bounds.beliefs[0][0].len() > 1;
+        faults.filter(|(_, mistakes, _)| may_err || *mistakes == 0).find_map(
+            |(starts, mistakes, are_late)| {
+                let bounds = electorate::Bounds { starts, mistakes, are_late, defect, ..bounds };
+                electorate::World::new(bounds).wander(walks)
+            },
+        )
     })
 }
 
@@ -1161,16 +1167,18 @@ fn replicas_that_hear_nothing_are_found_out() {
 
 fn wander_among_electorates(walks: u64) {
     for bounds in [DRIFTING, DIVIDED, MEETING, BEGINNING] {
-        for (starts, loses, deaths, removals, are_late) in [
-            (0, false, 0, 0, false),
-            (0, false, 0, 0, true),
-            (2, false, 0, 0, true),
-            (3, true, 0, 0, false),
-            (0, false, 3, 0, true),
-            (2, false, 2, 0, true),
-            (4, false, 1, 1, true),
+        for (starts, loses, deaths, mistakes, removals, are_late) in [
+            (0, false, 0, 0, 0, false),
+            (0, false, 0, 0, 0, true),
+            (2, false, 0, 0, 0, true),
+            (3, true, 0, 0, 0, false),
+            (0, false, 3, 0, 0, true),
+            (2, false, 2, 0, 0, true),
+            (2, false, 0, 1, 0, true),
+            (4, false, 1, 0, 1, true),
         ] {
-            let bounds = electorate::Bounds { starts, loses, deaths, removals, are_late, ..bounds };
+            let bounds = electorate::Bounds { starts, loses, deaths, mistakes, ..bounds };
+            let bounds = electorate::Bounds { removals, are_late, ..bounds };
             let world = electorate::World::new(bounds);
             let found = world.wander(walks);
             assert!(found.is_none(), "{bounds:?}: {found:?}");

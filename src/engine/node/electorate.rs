@@ -14,10 +14,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// The name of a master.
 pub type MasterName = Vec<u8>;
 
-/// Of how many origins it remembers that nobody is left.
+/// Of how many origins it remembers that they have ended.
 const ENDED_MAX: usize = 4;
-/// How many forgotten masters it remembers of each origin.
-const GONE_MAX: usize = 64;
+/// How many forgotten masters it remembers of each origin, besides the members of what is known.
+const GONE_MAX: usize = 256;
 
 /// Masters that were forgotten, by the origin of the electorates in which they have no vote any
 /// more. The number is the last one that was known then: of too many, the earliest are dropped.
@@ -28,7 +28,8 @@ pub type Forgotten = BTreeMap<u64, BTreeMap<Elector, u64>>;
 pub struct Elector {
     /// Its name.
     pub name: MasterName,
-    /// A number that is another one after it has forgotten what it told; 0 before it has one.
+    /// A number that is another one after it has forgotten what it told, or was forgotten; 0 before
+    /// it has one.
     pub life: u64,
 }
 
@@ -36,7 +37,7 @@ pub struct Elector {
 /// later.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Electorate {
-    /// Larger than those of all that its first proposer knew.
+    /// Larger than those of all that whoever proposed it knew then.
     pub number: u64,
     /// Tells the electorates that follow from one beginning from all others; 0 of a master that
     /// knows no other.
@@ -62,10 +63,10 @@ pub struct Electorates {
     pub known: BTreeSet<Electorate>,
     /// Who was forgotten, of the origins that are known or have ended.
     pub gone: Forgotten,
-    /// Origins of which nobody was left, and up to which number: others may still tell such an
-    /// electorate.
+    /// Origins that have ended, and up to which number: others may still tell such an electorate.
     pub ended: BTreeMap<u64, u64>,
-    /// Who has a vote, but was forgotten while its server had no slots. Others are not told.
+    /// Who was forgotten while its server had no slots, or before this one knew its life, which is
+    /// 0 here. Others are not told.
     pub missing: Forgotten,
     /// The origins of a Cluster that its server has left, where masters may decide in any slot that
     /// it may take by the keys in its data file; 0 if they are unknown. Others are not told.
@@ -141,18 +142,25 @@ impl Electorates {
     }
 
     /// Takes those that another master knows. Of the two first ones of each origin, the later
-    /// counts: whoever went over to it knew all that might have taken its place.
+    /// counts: whoever went over to it knew all that might have taken its place. One that nobody is
+    /// left of takes the place of none.
     pub(super) fn merge(&mut self, other: &Electorates) {
-        let (own, others) = (self.firsts(), other.firsts());
-        let all = self.known.union(&other.known);
+        self.note_gone(other.gone.clone());
+        let mut others = Electorates { known: other.known.clone(), ..Electorates::default() };
+        others.gone.clone_from(&self.gone);
+        let ends: Vec<_> =
+            [&mut *self, &mut others].into_iter().flat_map(Self::drop_empty).collect();
+        let firsts = [self.firsts(), others.firsts()];
         let is_superseded = |one: &Electorate| {
-            [&own, &others].iter().any(|firsts| firsts.get(&one.origin).is_some_and(|it| one < *it))
+            firsts.iter().any(|firsts| firsts.get(&one.origin).is_some_and(|it| one < *it))
         };
+        let all = self.known.union(&others.known);
         self.known = all.filter(|one| !is_superseded(one)).cloned().collect();
+        self.end_unknown(ends);
         for (origin, up_to) in self.ended.clone().into_iter().chain(other.ended.clone()) {
             self.end(origin, up_to);
         }
-        self.forget(other.gone.clone());
+        self.tidy();
     }
 
     /// By origin: the number of the last one that is known, or was.
@@ -162,22 +170,37 @@ impl Electorates {
         self.ended.clone().into_iter().chain(told).collect()
     }
 
-    /// Notes, of a server without slots, whom it has forgotten just now. `others`: all that it
-    /// knows.
+    /// Notes whom its server has forgotten just now. `others`: all that it knows.
     pub(super) fn miss(&mut self, forgotten: &[Elector], others: &BTreeSet<MasterName>) {
         for (origin, number) in self.numbers() {
             let forgotten = forgotten.iter().map(|one| (one.clone(), number));
             self.missing.entry(origin).or_default().extend(forgotten);
         }
-        self.missing.retain(|_, missing| {
+        for missing in self.missing.values_mut() {
             missing.retain(|one, _| !others.contains(&one.name));
-            cut_to(missing, GONE_MAX);
-            !missing.is_empty()
-        });
+        }
+        self.tidy();
     }
 
-    /// Takes away the votes of these masters.
-    pub(super) fn forget(&mut self, gone: Forgotten) {
+    /// Takes away the votes of those whom its server has forgotten.
+    pub(super) fn forget_missing(&mut self) {
+        let mut gone = self.missing.clone();
+        for missing in self.missing.values_mut() {
+            missing.retain(|one, _| one.life == 0);
+        }
+        for (origin, missing) in &mut gone {
+            let of_origin = self.known.iter().filter(|one| one.origin == *origin);
+            for one in of_origin.flat_map(|known| &known.members) {
+                let unknown = Elector { life: 0, ..one.clone() };
+                missing.extend(missing.get(&unknown).copied().map(|number| (one.clone(), number)));
+            }
+            missing.retain(|one, _| one.life != 0);
+        }
+        self.note_gone(gone);
+        self.tidy();
+    }
+
+    fn note_gone(&mut self, gone: Forgotten) {
         for (origin, forgotten) in gone {
             let known = self.gone.entry(origin).or_default();
             for (one, number) in forgotten {
@@ -185,31 +208,44 @@ impl Electorates {
                 *before = number.max(*before);
             }
         }
-        self.tidy();
     }
 
     /// Drops electorates that nobody is left of, and forgotten masters that no longer matter.
     pub(super) fn tidy(&mut self) {
-        let is_empty = |one: &&Electorate| one.origin != 0 && self.voters(one).next().is_none();
-        let empty: Vec<_> = self.known.iter().filter(is_empty).cloned().collect();
-        for one in empty {
-            self.known.remove(&one);
-            if !self.known.iter().any(|other| other.origin == one.origin) {
-                self.end(one.origin, one.number);
-            }
-        }
+        let ends = self.drop_empty();
+        self.end_unknown(ends);
         // A server that was away may yet tell of any other that has them.
         let (known, ended) = (&self.known, &self.ended);
-        self.gone.retain(|origin, gone| {
-            cut_to(gone, GONE_MAX);
-            let is_known = known.iter().any(|one| one.origin == *origin);
-            !gone.is_empty() && (is_known || ended.contains_key(origin))
-        });
+        for forgotten in [&mut self.gone, &mut self.missing] {
+            forgotten.retain(|origin, gone| {
+                let of_origin = || known.iter().filter(|one| one.origin == *origin);
+                cut(gone, |one| of_origin().any(|known| known.members.contains(one)));
+                let is_known = of_origin().next().is_some();
+                !gone.is_empty() && (is_known || ended.contains_key(origin))
+            });
+        }
     }
 
-    /// Notes that nobody is left of the electorates of this origin up to this number. They are all
-    /// earlier than one that was known, so none of them counts.
-    fn end(&mut self, origin: u64, up_to: u64) {
+    /// Drops the electorates that nobody is left of, and returns their origins and numbers.
+    fn drop_empty(&mut self) -> Vec<(u64, u64)> {
+        let is_empty = |one: &&Electorate| one.origin != 0 && self.voters(one).next().is_none();
+        let empty: Vec<_> = self.known.iter().filter(is_empty).cloned().collect();
+        self.known.retain(|one| !empty.contains(one));
+        empty.iter().map(|one| (one.origin, one.number)).collect()
+    }
+
+    /// Ends those of these origins of which no electorate is left.
+    fn end_unknown(&mut self, ends: Vec<(u64, u64)>) {
+        for (origin, number) in ends {
+            if !self.known.iter().any(|one| one.origin == origin) {
+                self.end(origin, number);
+            }
+        }
+    }
+
+    /// Notes that no electorate of this origin counts up to this number: nobody is left of the last
+    /// one that was known, or one of another origin has taken its place.
+    pub(super) fn end(&mut self, origin: u64, up_to: u64) {
         self.known.retain(|one| one.origin != origin || up_to < one.number);
         let known = self.ended.entry(origin).or_default();
         *known = up_to.max(*known);
@@ -222,12 +258,17 @@ impl Electorates {
     }
 }
 
-/// Leaves so many of these, with the largest numbers.
-fn cut_to(forgotten: &mut BTreeMap<Elector, u64>, count: usize) {
-    while forgotten.len() > count
-        && let Some(first) = forgotten.iter().min_by_key(|one| one.1).map(|one| one.0.clone())
-    {
-        forgotten.remove(&first);
+/// Leaves [`GONE_MAX`] of these, with the largest numbers, and those that are kept.
+fn cut(forgotten: &mut BTreeMap<Elector, u64>, is_kept: impl Fn(&Elector) -> bool) {
+    let excess = forgotten.len().saturating_sub(GONE_MAX);
+    if excess > 0 {
+        let mut others: Vec<_> =
+            forgotten.iter().map(|(one, number)| (*number, one.clone())).collect();
+        others.retain(|(_, one)| !is_kept(one));
+        others.sort_unstable();
+        for (_, one) in others.into_iter().take(excess) {
+            forgotten.remove(&one);
+        }
     }
 }
 

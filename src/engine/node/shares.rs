@@ -20,6 +20,8 @@ pub struct Shares {
     pub name: MasterName,
     /// Its configuration epoch.
     pub epoch: u64,
+    /// Whether it is a replica.
+    pub is_replica: bool,
     /// Its own.
     pub own: SlotRuns,
     /// At the first look after a start: whether it had none when it was loaded.

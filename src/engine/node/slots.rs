@@ -1123,7 +1123,7 @@ mod tests {
         assert!(knows(&only));
         let mut replica = Node::new();
         replica.join_cluster(BOOT, ClusterMemory::default(), at(0));
-        replica.overhear(&asked, at(100));
+        replica.overhear(b"aa", &asked, at(100));
         let kept = replica.news_of_slots(at(100));
         assert_eq!(kept, [Change::Lengths(length(9_000))], "it may start again first");
         replica.rejoin_cluster(BOOT);
@@ -1134,7 +1134,7 @@ mod tests {
         let asked = only.confirm_question(at(300), LONGEST).expect("its replica hears it");
         let mut late = Node::new();
         late.join_cluster(BOOT, ClusterMemory::default(), at(300));
-        late.overhear(&asked, at(300));
+        late.overhear(b"aa", &asked, at(300));
         late.rejoin_cluster(BOOT);
         assert_eq!(late.longest(LONGEST, at(400)), length(9_000));
     }

@@ -158,8 +158,7 @@ impl Succession {
             // One without slots may have been reset, and have met another since: that one will tell
             // it of the others.
             if !shares.own.is_empty() {
-                let missing = std::mem::take(&mut self.electorates.missing);
-                self.electorates.forget(missing);
+                self.electorates.forget_missing();
             }
         }
         let (with_slots, masters) = (self.with_lives(shares), shares.other_masters());
@@ -176,11 +175,22 @@ impl Succession {
         self.advance(now);
     }
 
-    /// This master in each life of which this one knows.
-    fn lives_of(&self, name: &[u8]) -> BTreeSet<Elector> {
+    /// This server in each life of which this one knows; in life 0 if there is none.
+    fn lives_of(&self, name: &MasterName) -> BTreeSet<Elector> {
         let members = self.electorates.known.iter().flat_map(|one| &one.members);
         let members = members.filter(|one| one.name == *name).cloned();
-        members.chain(self.elector(name)).collect()
+        let mut lives: BTreeSet<_> = members.chain(self.elector(name)).collect();
+        if lives.is_empty() {
+            lives.insert(Elector { name: name.clone(), life: 0 });
+        }
+        lives
+    }
+
+    /// Notes the life of a master that asks, and knows the same electorates.
+    pub(super) fn note_life(&mut self, elector: &Elector) {
+        if self.heard.get(&elector.name).is_none_or(|(life, _)| *life != elector.life) {
+            self.heard.insert(elector.name.clone(), (elector.life, None));
+        }
     }
 
     /// Whether the server has slots that it had. It has not been reset then, even if it knows no
@@ -218,6 +228,7 @@ impl Succession {
     /// A server that has left a Cluster decides again once it has none of the slots with which it
     /// started, which it may have taken by their keys, and either is given others or knows an
     /// electorate. Or once it is in that Cluster again: most masters there must confirm its slots.
+    /// Or once it is a replica, whose data are its master's.
     fn give_up_taken(&mut self, shares: &Shares) {
         let own = || SlotSet::of(&shares.own);
         if self.taken.is_none() || self.has_left() {
@@ -226,7 +237,10 @@ impl Succession {
         let Electorates { known, left, .. } = &mut self.electorates;
         let has_none = self.taken.as_ref().is_some_and(|taken| taken.len() == 0);
         let goes_on = has_none && !(shares.own.is_empty() && known.is_empty());
-        if goes_on || known.iter().any(|one| left.contains(&one.origin) && one.origin != 0) {
+        if goes_on
+            || shares.is_replica
+            || known.iter().any(|one| left.contains(&one.origin) && one.origin != 0)
+        {
             left.clear();
         }
     }
@@ -272,9 +286,9 @@ impl Succession {
         itself.into_iter().chain(others).collect()
     }
 
-    /// Adds an electorate of the masters that have slots, if the latest is another one: once, when
-    /// the server has believed it for as long as news takes to spread. Otherwise servers that do
-    /// not agree would add one after the other.
+    /// Adds an electorate of the masters that have slots, if the latest is another one, and this
+    /// server has slots or a vote: once, when it has believed that for as long as news takes to
+    /// spread. Otherwise servers that do not agree would add one after the other.
     fn propose(&mut self, now: Instant) {
         let Belief { with_slots: Some(with_slots), since, is_proposed, .. } = &self.belief else {
             return;
@@ -289,7 +303,8 @@ impl Succession {
         }
         // One that knows no other has nobody to tell.
         let is_other = latest.origin != 0 && !self.electorates.voters(latest).eq(with_slots);
-        if is_other && !with_slots.is_empty() {
+        let has_say = !self.own.is_empty() || self.electorates.has_vote_in(known);
+        if is_other && has_say && !with_slots.is_empty() {
             let (number, origin) = (latest.number.saturating_add(1), latest.origin);
             let members = with_slots.clone();
             self.electorates.known.insert(Electorate { number, origin, members });
@@ -392,7 +407,12 @@ impl Succession {
         let latest = self.electorates.latest().cloned();
         let known = &self.electorates.known;
         if let Some(latest) = latest.filter(|_| known.len() > 1 && known.iter().all(is_known)) {
+            let ends: Vec<_> = known.iter().map(|one| (one.origin, one.number)).collect();
             self.electorates.known.retain(|one| *one == latest);
+            let others = ends.into_iter().filter(|one| ![0, latest.origin].contains(&one.0));
+            for (origin, number) in others {
+                self.electorates.end(origin, number);
+            }
             self.electorates.tidy();
             self.is_unsaved = true;
         }
@@ -625,7 +645,7 @@ mod tests {
         let mut without = master(&[electorate(3, ABC)], &["b", "c"], &["d"]);
         let before = without.electorates().clone();
         without.sees(&["b", "c"], &[], 100);
-        assert_eq!(*without.electorates(), before, "it had no vote");
+        assert_eq!(without.electorates().itself, before.itself);
         without.sees(&["c"], &[], 200);
         assert_eq!(without.electorates().digest(), before.digest(), "it may have been reset");
         // Regression: it forgot that if it started again before it took over.
@@ -654,7 +674,7 @@ mod tests {
         assert_eq!(there.electorates().itself, again, "only once");
         // Regression: it had a vote in what was begun since then, and none in another life.
         let begun = Electorate { origin: 6, ..electorate(4, &["b", "c"]) };
-        let mut voter = Succession::new(9, of("b", &[begun.clone()]), DELAY);
+        let mut voter = Succession::new(9, of("b", from_ref(&begun)), DELAY);
         voter.look(&shares("b", ABC, &[]), at(0));
         voter.hears_all(&Electorates { known: [begun].into(), ..told.clone() }, 100);
         assert_eq!(voter.electorates().itself, elector("b"));
@@ -813,6 +833,10 @@ mod tests {
         elected.remember(&Succession::new(3, reset.clone(), DELAY));
         elected.sees(ABC, &[], 100);
         assert!(!elected.has_left());
+        // Regression: it was killed in the moment after its promotion.
+        let mut joined = Succession::new(3, reset.clone(), DELAY);
+        joined.look(&Shares { is_replica: true, ..shares("a", &["b"], &[]) }, at(100));
+        assert!(!joined.has_left() && joined.news().is_some());
     }
 
     /// Regression: a replica that had taken the place of the only master asked that one for ever.
@@ -868,6 +892,17 @@ mod tests {
         promoted.remember(&replica);
         promoted.sees(&["a"], &["d"], 20);
         assert_eq!(promoted.electorates().gone[&5], [(elector("x"), 3)].into());
+        // Regression: it had never heard that one, and was told of a later electorate of it.
+        let mut unheard = master(&[electorate(3, &["d"])], &["a", "d"], &["x"]);
+        unheard.sees(&["a"], &[], 20);
+        assert!(!unheard.electorates().ended.is_empty());
+        unheard.hears("y", &[electorate(4, &["x"])], 30);
+        assert!(!unheard.knows().is_empty());
+        unheard.sees(&["a"], &[], 40);
+        assert!(unheard.knows().is_empty() && unheard.electorates().ended == [(5, 4)].into());
+        let mut knows_again = unheard.clone();
+        knows_again.sees(&["a"], &["x"], 50);
+        assert!(knows_again.electorates().missing.is_empty());
         // And one that was forgotten after the electorates had ended.
         let mut late = one.clone();
         late.hear(&elector("c"), (None, Electorates::default().digest()), at(150));
@@ -918,11 +953,63 @@ mod tests {
     #[test]
     fn so_many_forgotten_masters_are_remembered() {
         let mut one = master(&[electorate(3, ABC)], ABC, &[]);
-        let gone = (0..100).map(|number| (elector(&format!("{number}")), number)).collect();
+        let gone = (1..=300).map(|number| (elector(&format!("{number}")), number));
+        let gone = gone.chain([(elector("c"), 0)]).collect();
         let told = Electorates { gone: [(5, gone)].into(), ..of("b", &[electorate(3, ABC)]) };
         one.hears_all(&told, 100);
-        let left: Vec<_> = one.electorates().gone[&5].values().copied().collect();
-        assert_eq!((left.len(), left.iter().min()), (64, Some(&36)), "the latest");
+        let mut left: Vec<_> = one.electorates().gone[&5].values().copied().collect();
+        left.sort_unstable();
+        // Regression: a dead master got its vote back.
+        assert_eq!((left.len(), &left[..2]), (256, &[0, 46][..]), "the latest, and a member");
+    }
+
+    /// Regression: a server that knew nothing else took the electorate away that counted, and all
+    /// had to begin.
+    #[test]
+    fn an_electorate_that_nobody_is_left_of_takes_the_place_of_none() {
+        let counts = electorate(4, &["a", "d"]);
+        let gone = Forgotten::from([(5, [(elector("b"), 3), (elector("c"), 3)].into())]);
+        let told = Electorates { gone: gone.clone(), ..of("d", from_ref(&counts)) };
+        for number in [4, 9] {
+            let dead = electorate(number, &["b", "c"]);
+            let mut one = master(&[], &["a", "d"], &[]);
+            one.hears_all(&told, 10);
+            one.hears("s", from_ref(&dead), 20);
+            assert_eq!(*one.electorates(), Electorates { itself: elector("a"), ..told.clone() });
+            let mut away = master(from_ref(&dead), &["b", "c"], &[]);
+            away.hears_all(&told, 30);
+            assert_eq!(away.electorates().digest(), told.digest());
+        }
+    }
+
+    /// Regression: a server that was away told one of them years later, when all its members were
+    /// gone, and nobody had been told to forget them in that origin.
+    #[test]
+    fn an_origin_that_another_has_taken_the_place_of_has_ended() {
+        let foreign = Electorate { origin: 6, ..electorate(7, &["x", "y"]) };
+        let both = [electorate(3, ABC), foreign.clone()];
+        let mut one = master(&both, ABC, &[]);
+        for (name, now) in [("b", 20), ("x", 30), ("y", 40), ("b", 2_540)] {
+            one.hears(name, &both, now);
+        }
+        assert_eq!(one.knows(), from_ref(&foreign));
+        assert_eq!(one.electorates().ended, [(5, 3)].into());
+        one.hears("s", &[electorate(3, ABC)], 2_600);
+        assert_eq!(one.knows(), [foreign]);
+    }
+
+    /// A replica may be a second behind.
+    #[test]
+    fn who_has_neither_slots_nor_a_vote_proposes_nobody() {
+        for (known, proposes) in [(ABC, true), (&["b", "c", "d"], false)] {
+            let mut one = master(&[electorate(3, known)], &["b", "c"], &[]);
+            for name in ["b", "c"] {
+                one.hears(name, &[electorate(3, known)], 10);
+            }
+            one.sees(&["b", "c"], &[], 20);
+            one.sees(&["b", "c"], &[], 1_100);
+            assert_eq!(one.knows().len() > 1, proposes, "{known:?}");
+        }
     }
 
     #[test]

@@ -87,9 +87,11 @@ impl Node {
         self.slots.as_ref().is_some_and(|slots| is_fresh(slots))
     }
 
-    /// Whether this server knows who has a vote.
-    pub fn knows_voters(&self) -> bool {
-        self.electorates().is_some_and(|electorates| !electorates.known.is_empty())
+    /// Whether this server is to look at its slots and others even as a replica: it must notice if
+    /// it is told to forget one that has a vote, and that it is in a Cluster again after it has
+    /// left one.
+    pub fn must_look(&self) -> bool {
+        self.electorates().is_some_and(|it| !it.known.is_empty() || !it.left.is_empty())
     }
 
     /// Whether this server is to answer this question even as a replica: it may have a vote, as it
@@ -140,9 +142,11 @@ impl Node {
 
     /// Takes another master's question without an answer: this server has no vote, but may take the
     /// place of a master. The state file is to have the [news](Node::news_of_slots).
-    pub fn overhear(&mut self, asked: &ConfirmQuestion, now: Instant) {
+    pub fn overhear(&mut self, name: &[u8], asked: &ConfirmQuestion, now: Instant) {
         if let Some(slots) = &mut self.slots {
             slots.remember(asked, now);
+            let elector = Elector { name: name.to_vec(), life: asked.life };
+            slots.confirmations.succession().note_life(&elector);
         }
     }
 

@@ -306,7 +306,7 @@ impl Cluster {
             SlotMessage::Answer { .. } | SlotMessage::Confirmation(_) if !is_master => {}
             SlotMessage::Question { .. } if !can_answer => {}
             SlotMessage::ConfirmQuestion(asked) if !is_master && !engine.answers(&asked) => {
-                self.masters[to].node.engine.overhear(&asked, now);
+                self.masters[to].node.engine.overhear(&name, &asked, now);
                 self.keep_news(to);
             }
             SlotMessage::Answer { number, answer } => {
@@ -529,6 +529,7 @@ impl Master {
         Shares {
             name: name_of(own),
             epoch: self.epochs[own],
+            is_replica: !self.node.is_master(),
             own: of(own),
             found: runs(self.found.iter().copied()),
             others: with_slots,
