@@ -66,6 +66,9 @@ impl Cluster {
             replica.run(&format!("CLUSTER REPLICATE {id}")).ok()
         });
         self.masters[index].wait_for_replica(replica);
+        // Otherwise it would take the place of a master without slots.
+        let has_heard = || told::<String>(replica, "CLUSTER INFO").contains("_assigned:16384");
+        wait_for("it knows whose the slots are", || has_heard().then_some(()));
         let own: String = told(replica, "CLUSTER MYID");
         let is_known = |master: &Server| {
             let nodes: String = told(master, "CLUSTER NODES");

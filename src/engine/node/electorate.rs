@@ -47,10 +47,11 @@ pub struct Electorate {
 }
 
 impl Electorate {
-    /// The first of all that follow from it.
-    pub(super) fn beginning(members: BTreeSet<Elector>) -> Electorate {
-        let origin = if members.len() > 1 { hash_of(&members).max(1) } else { 0 };
-        Electorate { number: 0, origin, members }
+    /// The first of all that follow from it. The same masters may begin again.
+    pub(super) fn beginning(number: u64, members: BTreeSet<Elector>) -> Electorate {
+        let hash = if number == 0 { hash_of(&members) } else { hash_of(&(number, &members)) };
+        let origin = if members.len() > 1 { hash.max(1) } else { 0 };
+        Electorate { number, origin, members }
     }
 }
 
@@ -143,20 +144,17 @@ impl Electorates {
 
     /// Takes those that another master knows. Of the two first ones of each origin, the later
     /// counts: whoever went over to it knew all that might have taken its place. One that nobody is
-    /// left of takes the place of none.
+    /// left of takes the place of none, nor does the next one in its stead: nobody went over to it.
     pub(super) fn merge(&mut self, other: &Electorates) {
         self.note_gone(other.gone.clone());
-        let mut others = Electorates { known: other.known.clone(), ..Electorates::default() };
-        others.gone.clone_from(&self.gone);
-        let ends: Vec<_> =
-            [&mut *self, &mut others].into_iter().flat_map(Self::drop_empty).collect();
-        let firsts = [self.firsts(), others.firsts()];
+        let firsts = [self.firsts(), other.firsts()];
         let is_superseded = |one: &Electorate| {
-            firsts.iter().any(|firsts| firsts.get(&one.origin).is_some_and(|it| one < *it))
+            let firsts = firsts.iter().filter_map(|firsts| firsts.get(&one.origin));
+            let mut living = firsts.filter(|it| self.voters(it).next().is_some());
+            living.any(|it| one < *it)
         };
-        let all = self.known.union(&others.known);
+        let all = self.known.union(&other.known);
         self.known = all.filter(|one| !is_superseded(one)).cloned().collect();
-        self.end_unknown(ends);
         for (origin, up_to) in self.ended.clone().into_iter().chain(other.ended.clone()) {
             self.end(origin, up_to);
         }
@@ -182,15 +180,15 @@ impl Electorates {
         self.tidy();
     }
 
-    /// Takes away the votes of those whom its server has forgotten.
-    pub(super) fn forget_missing(&mut self) {
+    /// Takes away the votes of those whom its server has forgotten. `told`: what is known besides.
+    pub(super) fn forget_missing(&mut self, told: &BTreeSet<Electorate>) {
         let mut gone = self.missing.clone();
         for missing in self.missing.values_mut() {
             missing.retain(|one, _| one.life == 0);
         }
         for (origin, missing) in &mut gone {
-            let of_origin = self.known.iter().filter(|one| one.origin == *origin);
-            for one in of_origin.flat_map(|known| &known.members) {
+            let known = self.known.iter().chain(told).filter(|one| one.origin == *origin);
+            for one in known.flat_map(|known| &known.members) {
                 let unknown = Elector { life: 0, ..one.clone() };
                 missing.extend(missing.get(&unknown).copied().map(|number| (one.clone(), number)));
             }
@@ -249,7 +247,7 @@ impl Electorates {
         self.known.retain(|one| one.origin != origin || up_to < one.number);
         let known = self.ended.entry(origin).or_default();
         *known = up_to.max(*known);
-        // In one Cluster, the numbers rise from origin to origin.
+        // In one Cluster, the numbers rise with each beginning.
         while self.ended.len() > ENDED_MAX
             && let Some(origin) = self.ended.iter().min_by_key(|one| one.1).map(|one| *one.0)
         {

@@ -158,7 +158,7 @@ impl Succession {
             // One without slots may have been reset, and have met another since: that one will tell
             // it of the others.
             if !shares.own.is_empty() {
-                self.electorates.forget_missing();
+                self.electorates.forget_missing(&BTreeSet::new());
             }
         }
         let (with_slots, masters) = (self.with_lives(shares), shares.other_masters());
@@ -320,11 +320,10 @@ impl Succession {
         }
         let others = self.belief.masters.iter().filter_map(|name| self.elector(name));
         let members = others.chain([self.electorates.itself.clone()]).collect();
-        let mut first = Electorate::beginning(members);
         // Who was forgotten, and has returned, has a vote in this one.
         let ended = self.electorates.ended.values().max();
-        first.number = ended.map_or(0, |up_to| up_to.saturating_add(1));
-        self.electorates.known = [first].into();
+        let number = ended.map_or(0, |up_to| up_to.saturating_add(1));
+        self.electorates.known = [Electorate::beginning(number, members)].into();
         self.electorates.tidy();
     }
 
@@ -361,6 +360,9 @@ impl Succession {
                 (!knows_none, is_same)
             }
             Some(told) => {
+                if !self.own.is_empty() {
+                    self.electorates.forget_missing(&told.known);
+                }
                 self.electorates.merge(told);
                 if self.electorates.known.len() > KNOWN_MAX {
                     self.electorates = before.clone();
@@ -425,7 +427,7 @@ impl Succession {
         self.heard.extend(others.map(|name| (name, (1, None))));
         let members = self.electors(&self.belief.masters).into_iter();
         let members = members.chain([self.electorates.itself.clone()]).collect();
-        self.electorates.known = [Electorate::beginning(members)].into();
+        self.electorates.known = [Electorate::beginning(0, members)].into();
     }
 
     /// The same at a time that is this much earlier. For a model whose clock stands still.
@@ -516,7 +518,11 @@ mod tests {
     }
 
     fn beginning(masters: &[&str]) -> Electorate {
-        Electorate::beginning(masters.iter().map(|name| elector(name)).collect())
+        begun(0, masters)
+    }
+
+    fn begun(number: u64, masters: &[&str]) -> Electorate {
+        Electorate::beginning(number, masters.iter().map(|name| elector(name)).collect())
     }
 
     const ABC: &[&str] = &["a", "b", "c"];
@@ -897,8 +903,6 @@ mod tests {
         unheard.sees(&["a"], &[], 20);
         assert!(!unheard.electorates().ended.is_empty());
         unheard.hears("y", &[electorate(4, &["x"])], 30);
-        assert!(!unheard.knows().is_empty());
-        unheard.sees(&["a"], &[], 40);
         assert!(unheard.knows().is_empty() && unheard.electorates().ended == [(5, 4)].into());
         let mut knows_again = unheard.clone();
         knows_again.sees(&["a"], &["x"], 50);
@@ -920,7 +924,7 @@ mod tests {
         assert!(!one.hear(&elector("b"), (None, none), at(1_300)));
         assert!(!one.hear(&elector("c"), (None, none), at(1_300)));
         one.sees(ABC, &[], 1_400);
-        let first = Electorate { number: 4, ..beginning(ABC) };
+        let first = begun(4, ABC);
         let begun = Electorates { known: [first.clone()].into(), ..told };
         assert_eq!(*one.electorates(), begun);
         // Regressions: a server that had been away told the former one again, or a later one of
@@ -961,6 +965,36 @@ mod tests {
         left.sort_unstable();
         // Regression: a dead master got its vote back.
         assert_eq!((left.len(), &left[..2]), (256, &[0, 46][..]), "the latest, and a member");
+    }
+
+    /// Regression: the first of what another one knew was dead, and the next of it took the place
+    /// of one that counted.
+    #[test]
+    fn what_nobody_has_gone_over_to_takes_the_place_of_none() {
+        let dead = electorate(3, &["b", "c"]);
+        let (ours, theirs) = (electorate(4, &["a", "c"]), electorate(4, &["b", "d"]));
+        let mut one = master(&[dead.clone(), theirs.clone()], &["b", "d"], &[]);
+        let gone = Forgotten::from([(5, [(elector("b"), 4), (elector("c"), 4)].into())]);
+        one.hears_all(&Electorates { gone, ..of("a", from_ref(&ours)) }, 100);
+        assert_eq!(one.knows(), [ours, theirs]);
+    }
+
+    /// Regression: who had forgotten each other by mistake began again with what had ended, and
+    /// again, for ever.
+    #[test]
+    fn who_begins_again_with_the_same_masters_has_another_origin() {
+        let first = beginning(&["a", "b"]);
+        let gone = ["a", "b"].map(|name| (elector(name), 0)).into();
+        let gone = Forgotten::from([(first.origin, gone)]);
+        let told = Electorates { gone, ..of("b", from_ref(&first)) };
+        let mut one = master(from_ref(&first), &["a", "b"], &[]);
+        one.hears_all(&told, 100);
+        assert!(one.knows().is_empty());
+        let digest = one.electorates().digest();
+        one.hear(&elector("b"), (None, digest), at(1_000));
+        one.sees(&["a", "b"], &[], 1_100);
+        assert_eq!(one.knows(), [begun(1, &["a", "b"])]);
+        assert_eq!(one.electorates().voter_count(), 2);
     }
 
     /// Regression: a server that knew nothing else took the electorate away that counted, and all

@@ -91,7 +91,8 @@ impl Node {
     /// it is told to forget one that has a vote, and that it is in a Cluster again after it has
     /// left one.
     pub fn must_look(&self) -> bool {
-        self.electorates().is_some_and(|it| !it.known.is_empty() || !it.left.is_empty())
+        let knows_any = |it: &Electorates| !it.known.is_empty() || !it.ended.is_empty();
+        self.electorates().is_some_and(|it| knows_any(it) || !it.left.is_empty())
     }
 
     /// Whether this server is to answer this question even as a replica: it may have a vote, as it
