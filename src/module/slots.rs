@@ -144,7 +144,7 @@ const HAS_LEFT: &str = "WARNING: nothing is granted or extended, because this se
                         RESET), or, if it is to go on with these slots alone, take them away and \
                         give them again (CLUSTER DELSLOTS, and a second later ADDSLOTS)";
 
-/// Logs which other masters keep this one from deciding, because they say nothing.
+/// Logs which other masters keep this one from deciding, because they say nothing, or not enough.
 fn tell_of_silent(context: &mut Context<'_>) {
     let (server, now) = (context.in_server(), clock::now());
     let silent =
@@ -158,22 +158,40 @@ fn tell_of_silent(context: &mut Context<'_>) {
         );
         context.log(Level::Warning, &line);
     }
+    tell_of_unconfirmed(context);
+}
+
+/// Logs why most masters do not confirm the slots of this one.
+fn tell_of_unconfirmed(context: &mut Context<'_>) {
+    let (server, now) = (context.in_server(), clock::now());
     // While the state file is behind, it is this node that asks nobody.
     let unconfirmed = process::with(server, |process| {
         let is_behind = process.state.as_ref().is_some_and(StateFile::is_behind);
         if is_behind { None } else { process.node.news_of_voters(now) }
     });
-    let line = match unconfirmed {
-        Some(Unconfirmed::Silent(silent)) if !silent.is_empty() => format!(
+    let (silent, without_vote) = match unconfirmed {
+        Some(Unconfirmed::Silent(silent, without_vote)) => (silent, without_vote),
+        Some(Unconfirmed::HasLeft) => return context.log(Level::Warning, HAS_LEFT),
+        None => return,
+    };
+    if !silent.is_empty() {
+        let line = format!(
             "WARNING: nothing is granted or extended, because too few masters that have a vote \
              confirm the slots of this node: no answer from {}; start them, or CLUSTER FORGET \
              those that will never return",
             names(&silent)
-        ),
-        Some(Unconfirmed::HasLeft) => HAS_LEFT.to_owned(),
-        Some(Unconfirmed::Silent(_)) | None => return,
-    };
-    context.log(Level::Warning, &line);
+        );
+        context.log(Level::Warning, &line);
+    }
+    if !without_vote.is_empty() {
+        let line = format!(
+            "WARNING: too few masters that have a vote confirm the slots of this node, because \
+             these have lost their state files or were reset: {}; CLUSTER FORGET each on all other \
+             servers, and CLUSTER MEET it a minute later",
+            names(&without_vote)
+        );
+        context.log(Level::Warning, &line);
+    }
 }
 
 fn names(masters: &[Vec<u8>]) -> String {

@@ -710,7 +710,7 @@ fn a_server_that_was_away_while_all_masters_were_replaced_stops_nobody() {
     for (replica, master) in [(&one, &pair.from), (&two, &pair.to), (&away, &pair.third)] {
         attach(replica, master);
     }
-    for replica in [&one, &two] {
+    for replica in [&one, &two, &away] {
         let known = || ask(&mut replica.connect(), "CLUSTER INFO");
         wait_until("it knows all", || known().contains("cluster_known_nodes:6"));
         wait_until("it has heard who is a replica", || count_replicas(replica) == 3);

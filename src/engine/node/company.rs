@@ -20,7 +20,7 @@ pub(super) const fn whole_wait(longest: Millis) -> Millis {
 /// Whether a master may decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Readiness {
-    /// It has heard too few others.
+    /// It has heard too few others, or most do not confirm its slots yet.
     Alone,
     /// It has heard most others, and waits up to this instant for the leases of the rest.
     Rests(Instant),
@@ -113,12 +113,11 @@ impl Company {
         (now, confirmed_at): (Instant, Option<Instant>),
         longest: Millis,
     ) -> Readiness {
-        match self.first {
+        match self.first.zip(confirmed_at) {
             _ if self.decides => Readiness::Decides,
             _ if self.hears_enough => Readiness::Jumps,
-            Some(at) if self.hears_most => {
-                let at = at.max(confirmed_at.unwrap_or(now));
-                let until = at.after(whole_wait(longest));
+            Some((first, confirmed)) if self.hears_most => {
+                let until = first.max(confirmed).after(whole_wait(longest));
                 if until < now { Readiness::Jumps } else { Readiness::Rests(until) }
             }
             Some(_) | None => Readiness::Alone,
@@ -181,7 +180,8 @@ mod tests {
         company.look(&shares, (&[heard], false), at(60_000));
         let rests = |now, confirmed_at| company.readiness((at(now), confirmed_at), LONGEST);
         let whole = whole_wait(LONGEST).get();
-        assert_eq!(rests(60_000, None), Readiness::Rests(at(60_000 + whole)));
+        // Regression: it said that a rest had so much left, which stayed so.
+        assert_eq!(rests(60_000, None), Readiness::Alone);
         assert_eq!(rests(70_000, Some(at(69_000))), Readiness::Rests(at(69_000 + whole)));
         assert_eq!(rests(69_001 + whole, Some(at(69_000))), Readiness::Jumps);
         assert_eq!(rests(101 + whole, Some(at(50))), Readiness::Jumps, "from the first look");

@@ -16,6 +16,7 @@ use super::electorate::{Elector, Electorates, MasterName};
 use super::shares::{Confirmation, SLOTS, Shares};
 use super::slot_set::{SlotSet, all};
 use super::succession::Succession;
+use super::unconfirmed::{Silence, Unconfirmed};
 use super::{BEAT, SUPPORT};
 use crate::engine::{Instant, Millis};
 
@@ -27,16 +28,6 @@ const COUNTS: Millis = Millis::new(SUPPORT.get() / 2 - CONFIRM_DELAY.get());
 /// How often the others are asked, and how often while a slot lacks their majority.
 const ASK_EVERY: Millis = Millis::new(BEAT.get() / 2);
 const HURRY: Millis = Millis::new(BEAT.get() / 10);
-
-/// Why most masters do not confirm the slots of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unconfirmed {
-    /// These masters do not answer.
-    Silent(Vec<MasterName>),
-    /// Its server has left a Cluster, and has taken slots by their keys since. The masters there
-    /// may decide in these.
-    HasLeft,
-}
 
 /// What another master has confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,8 +79,8 @@ pub(super) struct Confirmations {
     told: Option<u64>,
     /// How long a lease of this node may stand, as its questions say, and when that last grew.
     allows: (Millis, Instant),
-    /// Since when too few answer, and whether the log names those that do not.
-    silence: Option<(Instant, bool)>,
+    /// What the log says while too few answer.
+    silence: Silence,
     /// Up to when no other master can have decided in the settled slots; `None` before the first
     /// majority.
     covered_until: Option<Instant>,
@@ -159,7 +150,7 @@ impl Confirmations {
             asked_at: None,
             told: None,
             allows: (Millis::ZERO, Instant::default()),
-            silence: None,
+            silence: Silence::default(),
             covered_until: None,
             uncovered: BTreeMap::new(),
             ended: BTreeMap::new(),
@@ -449,26 +440,37 @@ impl Confirmations {
         self.are_most(|voter| voter.counts(now))
     }
 
-    /// Why too few masters confirm the slots, once, if that lasts.
+    /// Why too few masters confirm the slots, if that lasts: once, and when it has changed.
     pub(super) fn news_of_silent(&mut self, now: Instant) -> Option<Unconfirmed> {
         if self.own.len() == 0 || self.reach_most(now) {
-            self.silence = None;
+            self.silence = Silence::default();
             return None;
         }
-        let (since, is_told) = self.silence.get_or_insert((now, false));
-        if *is_told || now < since.after(SUPPORT) {
-            return None;
-        }
-        *is_told = true;
+        let mut silence = std::mem::take(&mut self.silence);
+        let news = silence.news(|| self.why_unconfirmed(now), now);
+        self.silence = silence;
+        news
+    }
+
+    fn why_unconfirmed(&self, now: Instant) -> Unconfirmed {
         if self.succession.has_left() {
-            return Some(Unconfirmed::HasLeft);
+            return Unconfirmed::HasLeft;
         }
         if self.panels.is_empty() {
-            return Some(Unconfirmed::Silent(self.succession.silent()));
+            return Unconfirmed::Silent(self.succession.silent(), Vec::new());
         }
-        let silent = self.votes().filter(|voter| !voter.counts(now));
-        let names = silent.map(|voter| voter.elector.name.clone()).collect();
-        Some(Unconfirmed::Silent(names))
+        let silent = self.votes().filter(|voter| !voter.counts(now)).map(|voter| &voter.elector);
+        let itself = &self.electorates().itself;
+        let lives_on = |one: &&Elector| {
+            let known = self.succession.elector(&one.name);
+            one.name == itself.name || known.is_some_and(|known| known.life != one.life)
+        };
+        let (others, silent): (Vec<&Elector>, Vec<&Elector>) = silent.partition(lives_on);
+        let [silent, others] = [silent, others].map(|all| {
+            let names: BTreeSet<_> = all.into_iter().map(|one| one.name.clone()).collect();
+            names.into_iter().collect()
+        });
+        Unconfirmed::Silent(silent, others)
     }
 
     /// Whether most masters confirm that this slot is the node's own.
@@ -790,6 +792,29 @@ mod tests {
         assert_eq!(told.ends_at(4, at(9_000)), at(3_150), "before the loss was seen");
         told.look(&more, at(9_010));
         assert!(!told.holds(5, at(9_020)));
+    }
+
+    /// Regressions: a master that had lost its state file was to start itself, or forget itself;
+    /// and the log went on to name those that were forgotten.
+    #[test]
+    fn the_log_says_who_does_not_answer_and_who_has_lost_its_vote() {
+        let mut told = with_others(4);
+        let itself = Electorates { itself: Elector { life: 8, ..elector(b"aa") }, ..next(0, &[]) };
+        let known = Electorates { itself: itself.itself, ..told.electorates().clone() };
+        told.succession = Succession::new(1, known, Millis::new(2_500));
+        told.look(&shares(&ALL), at(0));
+        told.hear(&Elector { life: 2, ..elector(b"bb") }, (None, 0), at(10));
+        told.told(b"dd", 100, vec![(0, 4)], Vec::new());
+        let names = |names: &[&[u8]]| names.iter().map(|name| name.to_vec()).collect::<Vec<_>>();
+        let mut says = |now| told.news_of_silent(at(now));
+        assert_eq!(says(4_000), None);
+        let all = Unconfirmed::Silent(names(&[b"cc", b"dd", b"ee"]), names(&[b"aa", b"bb"]));
+        assert_eq!((says(9_000), says(14_000), says(60_000)), (Some(all), None, None));
+        let forgets = Shares { others: shares(&ALL[..2]).others, ..shares(&ALL) };
+        told.look(&forgets, at(60_100));
+        let mut says = |now| told.news_of_silent(at(now));
+        let fewer = Unconfirmed::Silent(names(&[b"cc"]), names(&[b"aa", b"bb"]));
+        assert_eq!((says(64_000), says(65_000), says(70_000)), (None, Some(fewer), None));
     }
 
     #[test]

@@ -45,6 +45,7 @@ mod succession;
 mod survey;
 mod tally;
 mod tending;
+mod unconfirmed;
 mod voting;
 mod witness;
 
@@ -53,7 +54,6 @@ pub use authority::{Attached, Authority, BEAT, Heartbeat, Mandate, Pledge, SUPPO
 pub use availability::Availability;
 pub use change::Change;
 pub use cluster_memory::ClusterMemory;
-pub use confirmations::Unconfirmed;
 pub use direct::{Direct, Grantee};
 pub use electorate::{Elector, Electorate, Electorates, Forgotten, MasterName};
 pub use facts::{Decided, Stated};
@@ -77,6 +77,7 @@ pub use succession::Succession;
 pub use tally::{Counts, HeldCount, Tally};
 use tending::Heard;
 pub use tending::{Notice, Replicas, Tended, Unlike};
+pub use unconfirmed::Unconfirmed;
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -903,7 +903,7 @@ mod tests {
             for shares in [&idle, &shares(&[])] {
                 node.sees(shares, at(700));
                 assert_eq!(come(&mut node, 5, 700), Came::Rests(Millis::new(over + 1 - 700)));
-                assert_eq!(node.news_of_silent(at(700), LONGEST), None, "it may just be late");
+                assert_eq!(node.news_of_silent(at(800), LONGEST), None, "it may just be late");
             }
             node.is_confirmed(at(5_100));
             let news = Some((vec![silent.to_vec()], Millis::new(over + 1 - 5_100)));
@@ -911,10 +911,12 @@ mod tests {
             assert_eq!(node.news_of_silent(at(5_200), LONGEST), None, "once");
             assert!(!node.tell(at(700), LONGEST).unwrap().left.is_zero(), "it grants nothing");
             assert_eq!(come(&mut node, 5, over), Came::Rests(Millis::new(1)));
-            // Regression: cut off, it forgot that others may have longer leases, and rested enough.
+            // Regressions: cut off, it forgot that others may have longer leases, and rested
+            // enough; and it said for ever how long it would rest.
             let cut_off = Clocks { now: at(60_000), wall: UnixTime::from_millis(WALL) };
-            let came = node.come(5, cut_off, (LONGEST, CAUTION));
-            assert_eq!(came, Ok(Came::Rests(Millis::new(over + 1 - 100))));
+            assert_eq!(node.come(5, cut_off, (LONGEST, CAUTION)), Ok(Came::Asks));
+            let obstacle = node.common_obstacle(at(60_000), (LONGEST, CAUTION));
+            assert!(matches!(obstacle, Some(Refusal::SlotMoving { .. })));
             assert_eq!(come(&mut node, 5, over + 1), Came::Decides(true));
             assert!(node.promises().floor() > Fence::of_time(UnixTime::from_millis(WALL)));
             assert!(decides(&node, 6));

@@ -2,10 +2,11 @@
 //! vote. docs/design.md, "Slots that move", rules 10 and 11.
 
 use super::Node;
-use super::confirmations::{CONFIRM_DELAY, Unconfirmed};
+use super::confirmations::CONFIRM_DELAY;
 use super::electorate::{Elector, Electorates};
 use super::shares::{ConfirmQuestion, Confirmation, LeaseLength, question_number};
 use super::slots::Slots;
+use super::unconfirmed::Unconfirmed;
 use crate::engine::{Instant, Millis};
 
 impl Slots {
