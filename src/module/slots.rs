@@ -110,10 +110,6 @@ pub(super) fn tick(context: &mut Context<'_>) {
         return;
     }
     ask_others(context);
-    let told = process::with(server, |process| process.node.tell(now, config::max_ttl()));
-    if let Some(told) = told {
-        context.tell_cluster(None, &SlotMessage::Report(told).to_string());
-    }
 }
 
 /// Before the server stops: its configuration epoch may have risen since the last look, and the
@@ -169,29 +165,23 @@ fn tell_of_unconfirmed(context: &mut Context<'_>) {
         let is_behind = process.state.as_ref().is_some_and(StateFile::is_behind);
         if is_behind { None } else { process.node.news_of_voters(now) }
     });
-    let (silent, without_vote) = match unconfirmed {
-        Some(Unconfirmed::Silent(silent, without_vote)) => (silent, without_vote),
-        Some(Unconfirmed::HasLeft) => return context.log(Level::Warning, HAS_LEFT),
-        None => return,
-    };
-    if !silent.is_empty() {
-        let line = format!(
+    let line = match unconfirmed {
+        Some(Unconfirmed::Silent(silent)) if !silent.is_empty() => format!(
             "WARNING: nothing is granted or extended, because too few masters that have a vote \
              confirm the slots of this node: no answer from {}; start them, or CLUSTER FORGET \
              those that will never return",
             names(&silent)
-        );
-        context.log(Level::Warning, &line);
-    }
-    if !without_vote.is_empty() {
-        let line = format!(
-            "WARNING: too few masters that have a vote confirm the slots of this node, because \
-             these have lost their state files or were reset: {}; CLUSTER FORGET each on all other \
-             servers, and CLUSTER MEET it a minute later",
-            names(&without_vote)
-        );
-        context.log(Level::Warning, &line);
-    }
+        ),
+        Some(Unconfirmed::HaveNoVote(masters)) => format!(
+            "WARNING: nothing is granted or extended, because masters that had a vote have lost \
+             their state files or were reset: {}; CLUSTER FORGET each on all servers that have \
+             their files, and CLUSTER MEET it a minute later",
+            names(&masters)
+        ),
+        Some(Unconfirmed::HasLeft) => HAS_LEFT.to_owned(),
+        Some(Unconfirmed::Silent(_)) | None => return,
+    };
+    context.log(Level::Warning, &line);
 }
 
 fn names(masters: &[Vec<u8>]) -> String {
@@ -323,7 +313,7 @@ fn keep_news(context: &mut Context<'_>) -> bool {
     !process::with(server, |process| process.state.as_ref().is_some_and(StateFile::is_behind))
 }
 
-/// Sends the questions that are due.
+/// Sends the questions that are due, and the report.
 fn ask_others(context: &mut Context<'_>) {
     let now = clock::now();
     let confirm = process::with(context.in_server(), |process| {
@@ -342,6 +332,11 @@ fn ask_others(context: &mut Context<'_>) {
     for Question { master, number, passage, slots } in questions {
         let question = SlotMessage::Question { number, passage, slots };
         context.tell_cluster(Some(&master), &question.to_string());
+    }
+    let told =
+        process::with(context.in_server(), |process| process.node.tell(now, config::max_ttl()));
+    if let Some(told) = told {
+        context.tell_cluster(None, &SlotMessage::Report(told).to_string());
     }
 }
 

@@ -9,6 +9,7 @@
 //!
 //! docs/design.md, "Slots that move", has the rule and the reasons.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::authority::with_drift;
@@ -457,20 +458,22 @@ impl Confirmations {
             return Unconfirmed::HasLeft;
         }
         if self.panels.is_empty() {
-            return Unconfirmed::Silent(self.succession.silent(), Vec::new());
+            return Unconfirmed::Silent(self.succession.silent());
         }
-        let silent = self.votes().filter(|voter| !voter.counts(now)).map(|voter| &voter.elector);
-        let itself = &self.electorates().itself;
-        let lives_on = |one: &&Elector| {
-            let known = self.succession.elector(&one.name);
-            one.name == itself.name || known.is_some_and(|known| known.life != one.life)
+        let itself = &self.electorates().itself.name;
+        let answers = |voter: &Voter| voter.counts(now);
+        let lives_on = |voter: &Voter| {
+            let mut same = self.voters.iter().filter(|it| it.elector.name == voter.elector.name);
+            !answers(voter) && (voter.elector.name == *itself || same.any(answers))
         };
-        let (others, silent): (Vec<&Elector>, Vec<&Elector>) = silent.partition(lives_on);
-        let [silent, others] = [silent, others].map(|all| {
-            let names: BTreeSet<_> = all.into_iter().map(|one| one.name.clone()).collect();
-            names.into_iter().collect()
-        });
-        Unconfirmed::Silent(silent, others)
+        let names = |are: &dyn Fn(&Voter) -> bool| -> Vec<MasterName> {
+            let voters = self.votes().filter(|voter| are(voter));
+            voters.map(|voter| voter.elector.name.clone()).collect()
+        };
+        match self.are_most(|voter| !lives_on(voter)) {
+            true => Unconfirmed::Silent(names(&|voter| !answers(voter) && !lives_on(voter))),
+            false => Unconfirmed::HaveNoVote(names(&lives_on)),
+        }
     }
 
     /// Whether most masters confirm that this slot is the node's own.
@@ -504,12 +507,13 @@ impl Confirmations {
     /// Compares what has been confirmed with what was before, just after that has changed. Returns
     /// those of these slots, in which the node decides, that another master may have had meanwhile.
     pub(super) fn advance(&mut self, decided: &SlotSet, now: Instant) -> Vec<u16> {
-        if self.panels.is_empty() || self.is_alone() {
+        if self.panels.is_empty() {
+            return Vec::new();
+        }
+        if self.is_alone() {
             self.covered_until = None;
             self.uncovered.clear();
-            if !self.panels.is_empty() {
-                self.first_at.get_or_insert(now);
-            }
+            self.first_at.get_or_insert(now);
             return Vec::new();
         }
         let before = self.covered_until;
@@ -583,14 +587,12 @@ impl Confirmations {
 
 /// The last of the `count` largest.
 fn largest(instants: impl Iterator<Item = Instant>, count: usize) -> Option<Instant> {
-    let mut sorted: Vec<Instant> = instants.collect();
-    sorted.sort_unstable_by(|one, other| other.cmp(one));
-    count.checked_sub(1).and_then(|place| sorted.get(place).copied())
+    smallest(instants.map(Reverse), count).map(|Reverse(instant)| instant)
 }
 
 /// The last of the `count` smallest.
-fn smallest(instants: impl Iterator<Item = Instant>, count: usize) -> Option<Instant> {
-    let mut sorted: Vec<Instant> = instants.collect();
+fn smallest<T: Ord + Copy>(all: impl Iterator<Item = T>, count: usize) -> Option<T> {
+    let mut sorted: Vec<T> = all.collect();
     sorted.sort_unstable();
     count.checked_sub(1).and_then(|place| sorted.get(place).copied())
 }
@@ -803,18 +805,26 @@ mod tests {
         let known = Electorates { itself: itself.itself, ..told.electorates().clone() };
         told.succession = Succession::new(1, known, Millis::new(2_500));
         told.look(&shares(&ALL), at(0));
-        told.hear(&Elector { life: 2, ..elector(b"bb") }, (None, 0), at(10));
-        told.told(b"dd", 100, vec![(0, 4)], Vec::new());
         let names = |names: &[&[u8]]| names.iter().map(|name| name.to_vec()).collect::<Vec<_>>();
-        let mut says = |now| told.news_of_silent(at(now));
-        assert_eq!(says(4_000), None);
-        let all = Unconfirmed::Silent(names(&[b"cc", b"dd", b"ee"]), names(&[b"aa", b"bb"]));
-        assert_eq!((says(9_000), says(14_000), says(60_000)), (Some(all), None, None));
+        let says = |told: &mut Confirmations, now| told.news_of_silent(at(now));
+        assert_eq!(says(&mut told, 4_000), None);
+        let all = Some(Unconfirmed::Silent(names(&ALL)));
+        assert_eq!((says(&mut told, 9_000), says(&mut told, 14_000)), (all, None));
+        // Two of them have lost their files too, and answer.
+        for name in [b"bb", b"cc"] {
+            let elector = Elector { life: 2, ..elector(name) };
+            told.hear(&elector, (None, told.electorates().digest()), at(18_900));
+            let answer = Confirmation { slots: vec![(0, 4)], ..Confirmation::default() };
+            told.confirmed(&elector, (at(18_900), at(0)), &answer, at(19_000));
+        }
+        let lost = Some(Unconfirmed::HaveNoVote(names(&[b"bb", b"cc", b"aa"])));
+        assert_eq!((says(&mut told, 19_000), says(&mut told, 20_000)), (lost, None));
+        let left = Some(Unconfirmed::Silent(names(&ALL)));
+        assert_eq!(says(&mut told, 60_000), left, "they do not answer any more");
         let forgets = Shares { others: shares(&ALL[..2]).others, ..shares(&ALL) };
         told.look(&forgets, at(60_100));
-        let mut says = |now| told.news_of_silent(at(now));
-        let fewer = Unconfirmed::Silent(names(&[b"cc"]), names(&[b"aa", b"bb"]));
-        assert_eq!((says(64_000), says(65_000), says(70_000)), (None, Some(fewer), None));
+        let fewer = Some(Unconfirmed::Silent(names(&ALL[..2])));
+        assert_eq!((says(&mut told, 64_000), says(&mut told, 65_000)), (None, fewer));
     }
 
     #[test]

@@ -186,6 +186,16 @@ impl Succession {
         lives
     }
 
+    /// What masters have told of themselves is older than the latest electorate.
+    fn forget_lives(&mut self) {
+        let latest = self.electorates.latest();
+        for member in latest.into_iter().flat_map(|latest| &latest.members) {
+            if self.heard.get(&member.name).is_some_and(|(life, _)| *life != member.life) {
+                self.heard.remove(&member.name);
+            }
+        }
+    }
+
     /// Notes the life of a master that asks, and knows the same electorates.
     pub(super) fn note_life(&mut self, elector: &Elector) {
         if self.heard.get(&elector.name).is_none_or(|(life, _)| *life != elector.life) {
@@ -373,6 +383,9 @@ impl Succession {
                 (!told.known.is_empty(), told.latest() == self.electorates.latest())
             }
         };
+        if self.electorates.latest() != before.latest() {
+            self.forget_lives();
+        }
         if self.electorates.is_forgotten() {
             self.electorates.itself.life = self.new_life(&elector.name, now);
         }

@@ -7,9 +7,11 @@ use crate::engine::Instant;
 /// Why most masters do not confirm the slots of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unconfirmed {
-    /// The first of these masters do not answer. The others run, but have lost what they told, and
-    /// with it their votes. (This one may be one of them.)
-    Silent(Vec<MasterName>, Vec<MasterName>),
+    /// These masters do not answer.
+    Silent(Vec<MasterName>),
+    /// These have a vote in a former life only, and those that do not answer are not the reason.
+    /// The node itself may be one of them.
+    HaveNoVote(Vec<MasterName>),
     /// Its server has left a Cluster, and has taken slots by their keys since. The masters there
     /// may decide in these.
     HasLeft,
