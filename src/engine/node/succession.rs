@@ -361,27 +361,11 @@ impl Succession {
         if is_master || told.is_some_and(|told| !told.known.is_empty()) {
             self.electorates.meet_others();
         }
-        let (knows_any, knows_latest) = match told {
-            None => {
-                let is_same = self.electorates.digest() == digest;
-                // Or it knows only who is gone, as this one does.
-                let knows_none = digest == Electorates::default().digest()
-                    || (is_same && self.electorates.known.is_empty());
-                (!knows_none, is_same)
-            }
-            Some(told) => {
-                if !self.own.is_empty() {
-                    self.electorates.forget_missing(&told.known);
-                }
-                self.electorates.merge(told);
-                if self.electorates.known.len() > KNOWN_MAX {
-                    self.electorates = before.clone();
-                    self.electorates.meet_others();
-                    self.compare(&before, now);
-                    return false;
-                }
-                (!told.known.is_empty(), told.latest() == self.electorates.latest())
-            }
+        let Some((knows_any, knows_latest)) = self.take(told, digest) else {
+            self.electorates.clone_from(&before);
+            self.electorates.meet_others();
+            self.compare(&before, now);
+            return false;
         };
         if self.electorates.latest() != before.latest() {
             self.forget_lives();
@@ -397,6 +381,24 @@ impl Succession {
         }
         self.advance(now);
         knows_any
+    }
+
+    /// Takes these, or those of this digest, which this one has told. Returns whether there are
+    /// any, and whether they have the latest that this one knows now; `None` if it knows too many.
+    fn take(&mut self, told: Option<&Electorates>, digest: u64) -> Option<(bool, bool)> {
+        let Some(told) = told else {
+            let is_same = self.electorates.digest() == digest;
+            // Or it knows only who is gone, as this one does.
+            let knows_none = digest == Electorates::default().digest()
+                || (is_same && self.electorates.known.is_empty());
+            return Some((!knows_none, is_same));
+        };
+        if !self.own.is_empty() {
+            self.electorates.forget_missing(&told.known);
+        }
+        self.electorates.merge(told);
+        let has_room = self.electorates.known.len() <= KNOWN_MAX;
+        has_room.then(|| (!told.known.is_empty(), told.latest() == self.electorates.latest()))
     }
 
     /// Notes whether the electorates have changed.
