@@ -106,6 +106,7 @@ pub(super) fn tick(context: &mut Context<'_>) {
         process::with(server, |process| process.node.raised_epoch(is_highest));
     }
     tell_of_silent(context);
+    tell_of_unconfirmed(context);
     if !may_send(server) {
         return;
     }
@@ -140,7 +141,7 @@ const HAS_LEFT: &str = "WARNING: nothing is granted or extended, because this se
                         RESET), or, if it is to go on with these slots alone, take them away and \
                         give them again (CLUSTER DELSLOTS, and a second later ADDSLOTS)";
 
-/// Logs which other masters keep this one from deciding, because they say nothing, or not enough.
+/// Logs which other masters keep this one from deciding, because they say nothing.
 fn tell_of_silent(context: &mut Context<'_>) {
     let (server, now) = (context.in_server(), clock::now());
     let silent =
@@ -154,7 +155,6 @@ fn tell_of_silent(context: &mut Context<'_>) {
         );
         context.log(Level::Warning, &line);
     }
-    tell_of_unconfirmed(context);
 }
 
 /// Logs why most masters do not confirm the slots of this one.
@@ -163,7 +163,7 @@ fn tell_of_unconfirmed(context: &mut Context<'_>) {
     // While the state file is behind, it is this node that asks nobody.
     let unconfirmed = process::with(server, |process| {
         let is_behind = process.state.as_ref().is_some_and(StateFile::is_behind);
-        if is_behind { None } else { process.node.news_of_voters(now) }
+        if is_behind { None } else { process.node.news_of_unconfirmed(now) }
     });
     let line = match unconfirmed {
         Some(Unconfirmed::Silent(silent)) if !silent.is_empty() => format!(

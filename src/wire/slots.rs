@@ -250,7 +250,7 @@ fn write_electorates(f: &mut fmt::Formatter<'_>, told: &Option<Electorates>) -> 
     ended.iter().try_for_each(|(origin, up_to)| write!(f, " {origin}:{up_to}"))
 }
 
-/// Reads what [`write_electorates`] writes. `None` if nothing was told, or something else.
+/// Reads what [`write_electorates`] writes; `None`: that is something else.
 fn read_electorates<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Electorates> {
     words.next().filter(|word| *word == ELECTORATES)?;
     let mut told = Electorates::default();

@@ -442,7 +442,7 @@ impl Confirmations {
     }
 
     /// Why too few masters confirm the slots, if that lasts: once, and when it has changed.
-    pub(super) fn news_of_silent(&mut self, now: Instant) -> Option<Unconfirmed> {
+    pub(super) fn news_of_unconfirmed(&mut self, now: Instant) -> Option<Unconfirmed> {
         if self.own.len() == 0 || self.reach_most(now) {
             self.silence = Silence::default();
             return None;
@@ -806,7 +806,7 @@ mod tests {
         told.succession = Succession::new(1, known, Millis::new(2_500));
         told.look(&shares(&ALL), at(0));
         let names = |names: &[&[u8]]| names.iter().map(|name| name.to_vec()).collect::<Vec<_>>();
-        let says = |told: &mut Confirmations, now| told.news_of_silent(at(now));
+        let says = |told: &mut Confirmations, now| told.news_of_unconfirmed(at(now));
         assert_eq!(says(&mut told, 4_000), None);
         let all = Some(Unconfirmed::Silent(names(&ALL)));
         assert_eq!((says(&mut told, 9_000), says(&mut told, 14_000)), (all, None));

@@ -16,7 +16,8 @@ pub type MasterName = Vec<u8>;
 
 /// Of how many origins it remembers that they have ended.
 const ENDED_MAX: usize = 4;
-/// How many forgotten masters it remembers of each origin, besides the members of what is known.
+/// How many forgotten masters it remembers of each origin; more only if they are members of what is
+/// known.
 const GONE_MAX: usize = 256;
 
 /// Masters that were forgotten, by the origin of the electorates in which they have no vote any
@@ -62,12 +63,13 @@ pub struct Electorates {
     pub itself: Elector,
     /// All of them count. The last one may take the place of the others.
     pub known: BTreeSet<Electorate>,
-    /// Who was forgotten, of the origins that are known or have ended.
+    /// Who has no vote any more, in these lives, of the origins that are known or have ended. It
+    /// may be there in another life.
     pub gone: Forgotten,
     /// Origins that have ended, and up to which number: others may still tell such an electorate.
     pub ended: BTreeMap<u64, u64>,
-    /// Who was forgotten while its server had no slots, or before this one knew its life, which is
-    /// 0 here. Others are not told.
+    /// Whom its server has forgotten, if that does not count yet: it has no slots, or knows no life
+    /// of that one, which is 0 here. Others are not told.
     pub missing: Forgotten,
     /// The origins of a Cluster that its server has left, where masters may decide in any slot that
     /// it may take by the keys in its data file; 0 if they are unknown. Others are not told.
@@ -95,7 +97,7 @@ impl Electorates {
         hash_of(&(several, &self.gone, &self.ended))
     }
 
-    /// Whether its server may have a vote in one of these.
+    /// Whether its server may have a vote in one of these: it is a member, forgotten or not.
     pub(super) fn has_vote_in<'a>(
         &self,
         electorates: impl IntoIterator<Item = &'a Electorate>,
@@ -105,17 +107,17 @@ impl Electorates {
 
     /// The members that were not forgotten.
     pub fn voters<'a>(&'a self, electorate: &'a Electorate) -> impl Iterator<Item = &'a Elector> {
-        let gone = self.gone.get(&electorate.origin);
-        let is_gone = move |one: &Elector| gone.is_some_and(|gone| gone.contains_key(one));
-        electorate.members.iter().filter(move |one| !is_gone(one))
+        electorate.members.iter().filter(|one| !self.is_gone(one, electorate.origin))
+    }
+
+    fn is_gone(&self, elector: &Elector, origin: u64) -> bool {
+        self.gone.get(&origin).is_some_and(|gone| gone.contains_key(elector))
     }
 
     /// Whether another server has forgotten this one, which is there, and has no other vote.
     pub(super) fn is_forgotten(&self) -> bool {
-        let is_gone = |one: &Electorate| {
-            self.gone.get(&one.origin).is_some_and(|gone| gone.contains_key(&self.itself))
-        };
-        let has_vote = |one: &Electorate| self.voters(one).any(|voter| *voter == self.itself);
+        let is_gone = |one: &Electorate| self.is_gone(&self.itself, one.origin);
+        let has_vote = |one: &Electorate| one.members.contains(&self.itself) && !is_gone(one);
         self.known.iter().any(is_gone) && !self.known.iter().any(has_vote)
     }
 
@@ -168,19 +170,20 @@ impl Electorates {
         self.ended.clone().into_iter().chain(told).collect()
     }
 
-    /// Notes whom its server has forgotten just now. `others`: all that it knows.
+    /// Notes whom its server has forgotten just now. `others`: all that it knows. To be
+    /// [tidied](Electorates::tidy) afterwards.
     pub(super) fn miss(&mut self, forgotten: &[Elector], others: &BTreeSet<MasterName>) {
-        for (origin, number) in self.numbers() {
+        for (origin, number) in self.numbers().into_iter().filter(|_| !forgotten.is_empty()) {
             let forgotten = forgotten.iter().map(|one| (one.clone(), number));
             self.missing.entry(origin).or_default().extend(forgotten);
         }
         for missing in self.missing.values_mut() {
             missing.retain(|one, _| !others.contains(&one.name));
         }
-        self.tidy();
     }
 
     /// Takes away the votes of those whom its server has forgotten. `told`: what is known besides.
+    /// To be [tidied](Electorates::tidy) afterwards.
     pub(super) fn forget_missing(&mut self, told: &BTreeSet<Electorate>) {
         let mut gone = self.missing.clone();
         for missing in self.missing.values_mut() {
@@ -195,7 +198,6 @@ impl Electorates {
             missing.retain(|one, _| one.life != 0);
         }
         self.note_gone(gone);
-        self.tidy();
     }
 
     fn note_gone(&mut self, gone: Forgotten) {
@@ -210,8 +212,14 @@ impl Electorates {
 
     /// Drops electorates that nobody is left of, and forgotten masters that no longer matter.
     pub(super) fn tidy(&mut self) {
-        let ends = self.drop_empty();
-        self.end_unknown(ends);
+        let is_empty = |one: &&Electorate| one.origin != 0 && self.voters(one).next().is_none();
+        let empty: Vec<_> = self.known.iter().filter(is_empty).cloned().collect();
+        self.known.retain(|one| !empty.contains(one));
+        for one in empty {
+            if !self.known.iter().any(|other| other.origin == one.origin) {
+                self.end(one.origin, one.number);
+            }
+        }
         // A server that was away may yet tell of any other that has them.
         let (known, ended) = (&self.known, &self.ended);
         for forgotten in [&mut self.gone, &mut self.missing] {
@@ -221,23 +229,6 @@ impl Electorates {
                 let is_known = of_origin().next().is_some();
                 !gone.is_empty() && (is_known || ended.contains_key(origin))
             });
-        }
-    }
-
-    /// Drops the electorates that nobody is left of, and returns their origins and numbers.
-    fn drop_empty(&mut self) -> Vec<(u64, u64)> {
-        let is_empty = |one: &&Electorate| one.origin != 0 && self.voters(one).next().is_none();
-        let empty: Vec<_> = self.known.iter().filter(is_empty).cloned().collect();
-        self.known.retain(|one| !empty.contains(one));
-        empty.iter().map(|one| (one.origin, one.number)).collect()
-    }
-
-    /// Ends those of these origins of which no electorate is left.
-    fn end_unknown(&mut self, ends: Vec<(u64, u64)>) {
-        for (origin, number) in ends {
-            if !self.known.iter().any(|one| one.origin == origin) {
-                self.end(origin, number);
-            }
         }
     }
 
@@ -270,6 +261,7 @@ fn cut(forgotten: &mut BTreeMap<Elector, u64>, is_kept: impl Fn(&Elector) -> boo
     }
 }
 
+/// Masters compare these, those of other builds too: it stays as it is.
 pub(super) fn hash_of(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);

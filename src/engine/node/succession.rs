@@ -153,13 +153,14 @@ impl Succession {
         if returns || self.is_new(shares, &forgotten) {
             self.begin_life(shares, returns, now);
         } else {
-            let forgotten: Vec<_> = forgotten.iter().flat_map(|name| self.lives_of(name)).collect();
-            self.electorates.miss(&forgotten, &others);
+            let lives: Vec<_> = forgotten.iter().flat_map(|name| self.lives_of(name)).collect();
+            self.electorates.miss(&lives, &others);
             // One without slots may have been reset, and have met another since: that one will tell
             // it of the others.
             if !shares.own.is_empty() {
                 self.electorates.forget_missing(&BTreeSet::new());
             }
+            self.electorates.tidy();
         }
         let (with_slots, masters) = (self.with_lives(shares), shares.other_masters());
         if !masters.is_empty() {

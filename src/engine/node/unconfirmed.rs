@@ -1,4 +1,4 @@
-//! Why most masters do not confirm the slots of a node, and when the log says so.
+//! Reasons why most masters do not confirm the slots of a node, and when the log says so.
 
 use super::SUPPORT;
 use super::electorate::MasterName;

@@ -162,8 +162,8 @@ impl Node {
 
     /// Why most masters do not confirm the slots of this one, if it has decided nowhere for some
     /// seconds: once, and when the reason has changed.
-    pub fn news_of_voters(&mut self, now: Instant) -> Option<Unconfirmed> {
-        self.slots.as_mut().and_then(|own| own.confirmations.news_of_silent(now))
+    pub fn news_of_unconfirmed(&mut self, now: Instant) -> Option<Unconfirmed> {
+        self.slots.as_mut().and_then(|own| own.confirmations.news_of_unconfirmed(now))
     }
 }
 
