@@ -10,7 +10,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 
 use super::values::{
-    Name, Token, Typed, address, count, every, length, limit, name, port, token, ttl, typed,
+    Name, Token, Typed, address, count, every, length, limit, name, port, replicas, token, ttl,
+    typed,
 };
 
 /// Distributed locks over a quorum of Redis nodes with the lockmod module
@@ -82,10 +83,16 @@ pub(super) enum Command {
     List(List),
     /// Show the state of the nodes and who holds which lock
     ///
+    /// STATE says of a node that grants nothing why, and for how long. In `2 of 2 replicas` the
+    /// first number is how many support the master (lockmod.replicas).
+    /// LOCKS is how many locks the node knows, free ones that it has not forgotten included.
+    /// GRANTS is how many it has granted since it was started.
     /// LAG is how far a node's highest fence is behind the one that a quorum of nodes has reached
     /// by grants: jumps after a crash do not count.
     /// NODES is how many nodes hold the lock with this label and fence. A node that was ahead may
-    /// have given the same holder a larger fence; it does not count.
+    /// have given the same holder a larger fence; it does not count. In `2/3 +1` one more node has
+    /// the lease, but waits after a crash or a failover, and until then the lease does not count
+    /// there. That is also what `0/1 +1` says of the new master of a group.
     ///
     /// At a terminal the tables are cut to its width. Elsewhere every name is printed whole, so
     /// that a program can tell names apart.
@@ -371,11 +378,13 @@ pub(super) struct Nodes {
     /// Number of nodes
     #[arg(long, default_value_t = 5, value_parser = count, allow_hyphen_values = true)]
     pub(super) count: u8,
-    /// Start one node instead: a master with two replicas, and three Sentinels that watch them
+    /// Start one node instead: a master with two replicas, and three Sentinels that watch them.
+    /// They grant ttls of up to 30s (lockmod.max-ttl), which a new master waits out
     #[arg(long, conflicts_with = "count")]
     pub(super) sentinel: bool,
 
-    /// Start one node instead: a Redis Cluster of this many masters
+    /// Start one node instead: a Redis Cluster of this many masters, which goes on without some
+    /// (cluster-require-full-coverage no)
     #[arg(
         long = "cluster",
         value_name = "MASTERS",
@@ -384,6 +393,17 @@ pub(super) struct Nodes {
         allow_hyphen_values = true
     )]
     pub(super) cluster_of: Option<u8>,
+
+    /// How many replicas each master of the Cluster has. With any, the ttl is limited as with
+    /// --sentinel
+    #[arg(
+        long,
+        requires = "cluster_of",
+        default_value_t = 0,
+        value_parser = replicas,
+        allow_hyphen_values = true
+    )]
+    pub(super) replicas: u8,
 
     /// Port of the first server; the others use the next ones [default: ports that are free]
     #[arg(long, value_parser = port, allow_hyphen_values = true)]

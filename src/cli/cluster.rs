@@ -36,9 +36,10 @@ const SENTINELS: u16 = 3;
 const SENTINELS_NEEDED: u16 = 2;
 /// How many replicas its master has.
 const REPLICAS: u16 = 2;
-/// The longest ttl there, which a new master waits out: the default of `--ttl`.
+/// The longest ttl where a replica may become the master, which then waits it out: the default of
+/// `--ttl`.
 const MAX_TTL: Duration = Duration::from_secs(30);
-/// A server that has not answered Sentinel for this long counts as down.
+/// A server that has not answered Sentinel, or most of its Cluster, for this long counts as down.
 const DOWN_AFTER: Duration = Duration::from_secs(2);
 
 /// How the servers belong together.
@@ -49,15 +50,18 @@ pub(super) enum Layout {
     /// One node: a master, its replicas and their Sentinels, in this order, with the longest ttl
     /// that is granted.
     Sentinel(Duration),
-    /// One node: a Redis Cluster of this many masters.
-    Cluster(u16),
+    /// One node: a Redis Cluster of this many masters, each with this many replicas: all masters,
+    /// then all replicas.
+    Cluster { masters: u16, replicas: u16 },
 }
 
 impl Layout {
     fn of(args: &Nodes) -> Layout {
         match (args.sentinel, args.cluster_of) {
             (true, _) => Layout::Sentinel(MAX_TTL),
-            (false, Some(count)) => Layout::Cluster(count.into()),
+            (false, Some(masters)) => {
+                Layout::Cluster { masters: masters.into(), replicas: args.replicas.into() }
+            }
             (false, None) => Layout::Apart(args.count.into()),
         }
     }
@@ -65,14 +69,34 @@ impl Layout {
     /// How many servers there are.
     const fn count(self) -> u16 {
         match self {
-            Layout::Apart(count) | Layout::Cluster(count) => count,
+            Layout::Apart(count) => count,
             Layout::Sentinel(_) => 1 + REPLICAS + SENTINELS,
+            Layout::Cluster { masters, replicas } => masters * (1 + replicas),
+        }
+    }
+
+    /// How many of the servers are masters at first, and come before the others.
+    const fn masters(self) -> u16 {
+        match self {
+            Layout::Apart(count) => count,
+            Layout::Sentinel(_) => 1,
+            Layout::Cluster { masters, .. } => masters,
+        }
+    }
+
+    /// How many replicas each master has, and the longest ttl that is granted, if a replica may
+    /// become a master.
+    const fn failover(self) -> Option<(u16, Duration)> {
+        match self {
+            Layout::Apart(_) | Layout::Cluster { replicas: 0, .. } => None,
+            Layout::Sentinel(max_ttl) => Some((REPLICAS, max_ttl)),
+            Layout::Cluster { replicas, .. } => Some((replicas, MAX_TTL)),
         }
     }
 
     const fn is_sentinel(self, index: usize) -> bool {
         match self {
-            Layout::Apart(_) | Layout::Cluster(_) => false,
+            Layout::Apart(_) | Layout::Cluster { .. } => false,
             Layout::Sentinel(_) => index > REPLICAS as usize,
         }
     }
@@ -85,8 +109,15 @@ impl Layout {
             Layout::Sentinel(_) => {
                 format!("a master, {REPLICAS} replicas and {SENTINELS} Sentinels")
             }
-            Layout::Cluster(1) => "a Cluster of 1 master".to_owned(),
-            Layout::Cluster(count) => format!("a Cluster of {count} masters"),
+            Layout::Cluster { masters, replicas } => {
+                let plural = |count| if count == 1 { "" } else { "s" };
+                let of = format!("a Cluster of {masters} master{}", plural(masters));
+                let (each, plural) = (if masters == 1 { "" } else { " each" }, plural(replicas));
+                match replicas {
+                    0 => of,
+                    _ => format!("{of} with {replicas} replica{plural}{each}"),
+                }
+            }
         }
     }
 }
@@ -115,8 +146,12 @@ pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
 /// Waits until all servers answer, and form their Cluster if they are one.
 async fn ready(locker: &Locker, cluster: &mut LocalNodes) -> Result<(), Failure> {
     answering(locker, cluster).await?;
-    if let Layout::Cluster(_) = cluster.layout {
-        slots::share_out(&cluster.places()).await?;
+    if let Layout::Cluster { masters, replicas } = cluster.layout {
+        slots::share_out(&cluster.places(), masters.into()).await?;
+        if replicas > 0 {
+            // Its masters wait first, as after a failover.
+            return Ok(());
+        }
         let whole = Locker::builder().nodes(cluster.urls()).without_line().build()?;
         let deadline = Instant::now() + START_MAX;
         while whole.survey(0).await.granting() == 0 && Instant::now() < deadline {
@@ -222,9 +257,9 @@ impl LocalNodes {
                 let sentinels = sentinels.collect::<Vec<_>>().join(",");
                 vec![format!("redis+sentinel://{sentinels}/{GROUP}")]
             }
-            Layout::Cluster(_) => {
-                let masters: Vec<String> = self.nodes.iter().map(place).collect();
-                vec![format!("redis+cluster://{}", masters.join(","))]
+            Layout::Cluster { .. } => {
+                let servers: Vec<String> = self.nodes.iter().map(place).collect();
+                vec![format!("redis+cluster://{}", servers.join(","))]
             }
         }
     }
@@ -253,18 +288,27 @@ impl LocalNodes {
             format!("{} in {folder}; Ctrl-C ends {them}", self.layout.words()),
             format!("export LOCKMOD_NODES={}", self.urls().join(",")),
         ];
-        match self.layout {
-            Layout::Apart(_) if count.is_multiple_of(2) => {
-                lines.push("an even number of nodes: every command needs --even".to_owned());
-            }
-            Layout::Apart(_) | Layout::Cluster(_) => {}
-            Layout::Sentinel(max_ttl) => lines.extend([
+        let (first, is_cluster) = (self.nodes[0].port, !matches!(self.layout, Layout::Apart(_)));
+        let (one, ones) = match self.layout.masters() {
+            1 => ("the master", "even this one, waits"),
+            _ => ("a master", "even these, waits"),
+        };
+        match self.layout.failover() {
+            Some((_, max_ttl)) => lines.extend([
+                format!("lockmod.max-ttl is {0}: no --ttl may be longer", Length(max_ttl)),
                 format!(
-                    "any new master, even this one, waits for about {}: see lockmod status",
+                    "any new master, {ones} for about {}: see lockmod status",
                     Length(max_ttl + Duration::from(SUPPORT) * 3)
                 ),
-                format!("redis-cli -p {} SHUTDOWN ends the master", self.nodes[0].port),
+                format!("redis-cli -p {first} SHUTDOWN ends {one}, and a replica takes its place"),
             ]),
+            None if is_cluster => lines.push(format!(
+                "redis-cli -p {first} SHUTDOWN ends {one}: then no lock in its slots can be had"
+            )),
+            None if count.is_multiple_of(2) => {
+                lines.push("an even number of nodes: every command needs --even".to_owned());
+            }
+            None => {}
         }
         lines
     }
@@ -305,16 +349,20 @@ impl LocalNodes {
             let master = format!("127.0.0.1 {}", self.nodes[0].port);
             arguments.extend(["--replicaof".into(), master.into()]);
         }
-        if let Layout::Cluster(_) = self.layout {
+        if let Layout::Cluster { .. } = self.layout {
             let bus = self.nodes[index].bus.to_string();
             let settings = ["--cluster-enabled", "yes", "--cluster-port", &bus];
             arguments.extend(settings.map(OsString::from));
+            let down_after = DOWN_AFTER.as_millis().to_string();
+            let settings = ["--cluster-node-timeout", &down_after];
+            arguments.extend(settings.map(OsString::from));
+            let settings = ["--cluster-require-full-coverage", "no"];
+            arguments.extend(settings.map(OsString::from));
         }
         arguments.extend(["--loadmodule".into(), self.module.clone().into()]);
-        if let Layout::Sentinel(max_ttl) = self.layout {
-            let settings = ["replicas", &REPLICAS.to_string(), "max-ttl"].map(OsString::from);
-            arguments.extend(settings);
-            arguments.push(max_ttl.as_millis().to_string().into());
+        if let Some((replicas, max_ttl)) = self.layout.failover() {
+            let (replicas, max_ttl) = (replicas.to_string(), max_ttl.as_millis().to_string());
+            arguments.extend(["replicas", &replicas, "max-ttl", &max_ttl].map(OsString::from));
         }
         arguments
     }

@@ -61,8 +61,8 @@ pub(super) fn tell_doubles(locker: &Locker, as_json: bool) -> JoinHandle<()> {
 
 fn double(node: &str, vote: &Vote) -> Option<String> {
     let name = rows::shown(node.as_bytes());
-    let same = same_as(vote)?;
-    Some(format!("{name} is {same}, and has no vote of its own: remove it"))
+    let (same, advice) = same_as(vote)?;
+    Some(format!("{name} is {same}, and they have one vote together: {advice}"))
 }
 
 /// The warning about each node that is one server of a Cluster.
@@ -76,6 +76,19 @@ pub(super) fn parts_of_clusters(survey: &Survey) -> Vec<String> {
             "{name} is one server of a Cluster, and has only the locks in its slots: for all of \
              them write redis+cluster://{place}, or rediss+cluster:// with TLS"
         )
+    });
+    told.collect()
+}
+
+/// The warning about each server in the URL of a node that does not lead there, if the node answers
+/// all the same.
+pub(super) fn dead_ends(survey: &Survey, reports: &[NodeReport]) -> Vec<String> {
+    let answers = |report: &&NodeReport| {
+        survey.nodes.iter().any(|node| node.node == report.node && node.status.is_ok())
+    };
+    let told = reports.iter().filter(answers).map(|report| {
+        let node = rows::shown(report.node.as_bytes());
+        format!("{node}: a server in its URL does not lead there: {}", report.vote)
     });
     told.collect()
 }

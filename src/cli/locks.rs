@@ -433,7 +433,7 @@ fn listed_line(lock: &LockSurvey, all: usize, is_certain: bool) -> String {
     };
     let mut told = format!("held on {}", Share(lock.held_count(), all));
     if lock.held_provisionally() > 0 {
-        told += &format!(", without counting yet on {}", lock.held_provisionally());
+        told += &format!(", not counting yet on {}", lock.held_provisionally());
     }
     if lock.held_otherwise() > 0 {
         told += &format!(", with another fence or label on {}", lock.held_otherwise());

@@ -334,6 +334,9 @@ pub(super) fn quorum(survey: &Survey) -> String {
         return "the only node grants locks: if it fails, no lock can be acquired".to_owned();
     }
     let partly = survey.granting_partly();
+    if (granting + partly, all) == (0, 1) {
+        return "the only node grants nothing, so no lock can be acquired".to_owned();
+    }
     if (partly, all) == (1, 1) {
         let text = "the only node grants locks in some slots";
         return format!("{text}; in the others no lock can be acquired");

@@ -1,4 +1,4 @@
-//! Makes local servers the masters of one Redis Cluster.
+//! Makes local servers one Redis Cluster.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -15,11 +15,11 @@ const AGREE_MAX: Duration = Duration::from_secs(30);
 /// How often they are asked.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// Gives each server, by port and bus port, its share of the slots, and waits until all servers
-/// know the shares.
-pub(super) async fn share_out(servers: &[(u16, u16)]) -> Result<(), Failure> {
-    let (count, slots) = (servers.len(), usize::from(SLOTS));
-    for (index, (port, _)) in servers.iter().enumerate() {
+/// Gives each of the first `masters` servers, by port and bus port, its share of the slots, and
+/// makes the others their replicas in turn. Waits until all servers know the shares.
+pub(super) async fn share_out(servers: &[(u16, u16)], masters: usize) -> Result<(), Failure> {
+    let (count, slots) = (masters, usize::from(SLOTS));
+    for (index, (port, _)) in servers[..masters].iter().enumerate() {
         let (first, end) = (slots * index / count, slots * (index + 1) / count);
         tell(*port, &format!("CLUSTER ADDSLOTSRANGE {first} {}", end - 1)).await?;
         // Two servers with the same epoch would first need to resolve that.
@@ -30,15 +30,34 @@ pub(super) async fn share_out(servers: &[(u16, u16)]) -> Result<(), Failure> {
         tell(first, &format!("CLUSTER MEET 127.0.0.1 {port} {bus}")).await?;
     }
     let deadline = Instant::now() + AGREE_MAX;
+    let agreed = format!("cluster_known_nodes:{}\r\n", servers.len());
     for (port, _) in servers {
-        while !tell(*port, "CLUSTER INFO").await?.contains("cluster_state:ok") {
-            if Instant::now() >= deadline {
-                let text = format!("the Cluster of 127.0.0.1:{port} does not come about");
-                return Err(Failure::new(Failure::FAILED, text));
+        loop {
+            let told = tell(*port, "CLUSTER INFO").await?;
+            if told.contains("cluster_state:ok") && told.contains(&agreed) {
+                break;
             }
-            sleep(ASK_EVERY).await;
+            pause(*port, deadline).await?;
         }
     }
+    for (index, (port, _)) in servers[masters..].iter().enumerate() {
+        let (master, _) = servers[index % masters];
+        let id = tell(master, "CLUSTER MYID").await?;
+        tell(*port, &format!("CLUSTER REPLICATE {id}")).await?;
+        while !tell(*port, "INFO replication").await?.contains("master_link_status:up") {
+            pause(*port, deadline).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A pause before the server at this port is asked again.
+async fn pause(port: u16, deadline: Instant) -> Result<(), Failure> {
+    if Instant::now() >= deadline {
+        let text = format!("the Cluster of 127.0.0.1:{port} does not come about");
+        return Err(Failure::new(Failure::FAILED, text));
+    }
+    sleep(ASK_EVERY).await;
     Ok(())
 }
 

@@ -16,7 +16,8 @@ use crate::client::{
 const PADDED_MAX: usize = 60;
 
 pub(super) async fn status(args: Status) -> Result<(), Failure> {
-    let survey = args.connection.locker()?.survey(args.limit).await;
+    let locker = args.connection.locker()?;
+    let survey = locker.survey(args.limit).await;
     if args.json {
         out::line(json(&survey))?;
     } else {
@@ -27,6 +28,7 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
         doubts::doubles(&survey),
         doubts::parts_of_clusters(&survey),
         doubts::excess(&survey),
+        doubts::dead_ends(&survey, &locker.dead_ends().await),
     ];
     // Without a limit, no locks are shown.
     let incomplete = if args.limit == 0 { Vec::new() } else { doubts::incomplete(&survey) };

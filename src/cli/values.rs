@@ -26,6 +26,9 @@ const LIMIT_MAX: u64 = 1_000_000;
 /// The most local nodes.
 const COUNT_MAX: u8 = 32;
 
+/// The most replicas of a local master.
+const REPLICAS_MAX: u8 = 5;
+
 /// A length of time, and how it was written: errors name what was typed.
 #[derive(Clone, Debug)]
 pub(super) struct Typed {
@@ -193,6 +196,12 @@ pub(super) fn limit(text: &str) -> Result<usize, String> {
 /// Reads how many nodes to start.
 pub(super) fn count(text: &str) -> Result<u8, String> {
     whole(text, u64::from(COUNT_MAX)).map(|number| number as u8)
+}
+
+/// Reads how many replicas to start for each master.
+pub(super) fn replicas(text: &str) -> Result<u8, String> {
+    let number = text.parse().ok().filter(|number| *number <= REPLICAS_MAX);
+    number.ok_or_else(|| format!("give a whole number from 0 to {REPLICAS_MAX}"))
 }
 
 /// Reads a port.

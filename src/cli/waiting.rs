@@ -68,8 +68,8 @@ async fn watch(
                         let in_line = in_line(&nodes);
                         progress.show(&line(name, &in_line, &nodes, progress.room()));
                     }
-                    replicas = in_the_way(locker, name), if !progress.is_watched() => {
-                        replicas.iter().for_each(|text| warn(text, as_json));
+                    obstacles = in_the_way(locker, name), if !progress.is_watched() => {
+                        obstacles.iter().for_each(|text| warn(text, as_json));
                     }
                 }
             }
@@ -78,14 +78,16 @@ async fn watch(
     Err(Failure::interrupted(signal))
 }
 
-/// The warnings about replicas, if there are so many that waiting alone will not help.
+/// The warnings about nodes that grant nothing, if there is no quorum without them: about replicas,
+/// for which waiting alone does not help, or else one about all.
 async fn in_the_way(locker: &Locker, name: &Name) -> Vec<String> {
     let nodes = locker.info(name).await;
+    let Some(troubles) = troubles(&nodes, name, usize::MAX) else { return Vec::new() };
     let replicas = nodes.iter().filter(|node| doubts::vote_of(node).is_some()).count();
-    if Quorum::is_majority(nodes.len() - replicas, nodes.len()) {
-        return Vec::new();
-    }
-    let told = doubts::replicas(&locker.survey(0).await);
+    let told = match Quorum::is_majority(nodes.len() - replicas, nodes.len()) {
+        true => vec![troubles],
+        false => doubts::replicas(&locker.survey(0).await),
+    };
     told.into_iter().map(|text| format!("waiting for '{name}': {text}")).collect()
 }
 

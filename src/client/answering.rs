@@ -3,93 +3,159 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-#[cfg(feature = "cli")]
-use super::inbox::SAME_SERVER;
+use super::destination::Destination;
 use super::inbox::{NoReply, ServerId};
 #[cfg(feature = "cli")]
 use super::vote::Vote;
 
-/// How the text about a Cluster that is given twice begins.
+/// How the texts about a server and a Cluster that are given twice begin.
+const SAME_SERVER: &str = "the same server as ";
 const SAME_CLUSTER: &str = "the same Cluster as ";
 
-/// What a node with this vote is, if it is another node under a second name.
+/// What a node with this vote is, if it is another node under a second name, and what to do.
 #[cfg(feature = "cli")]
-pub(crate) fn same_as(vote: &Vote) -> Option<&str> {
-    let text = match vote {
-        // At the connection, and of a second answer in one round.
-        Vote::Refused(text) | Vote::Unreachable(text) if &**text == SAME_SERVER => text,
-        Vote::Refused(text) if text.starts_with(SAME_CLUSTER) => text,
-        _ => return None,
-    };
-    text.strip_suffix(": remove one")
+pub(crate) fn same_as(vote: &Vote) -> Option<(&str, &str)> {
+    // At the connection, and of a second answer in one round.
+    let (Vote::Refused(text) | Vote::Unreachable(text)) = vote else { return None };
+    let is_same = [SAME_SERVER, SAME_CLUSTER].iter().any(|start| text.starts_with(start));
+    text.rsplit_once(": ").filter(|_| is_same)
 }
 
 /// Which server answers on each connection, and of which Clusters the nodes are.
 #[derive(Debug)]
-pub(super) struct Answering(Mutex<Answerers>);
+pub(super) struct Answering {
+    nodes: Vec<GivenNode>,
+    known: Mutex<Answerers>,
+}
+
+/// A node as it was given.
+#[derive(Debug)]
+struct GivenNode {
+    name: Arc<str>,
+    kind: NodeKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NodeKind {
+    Server,
+    Group,
+    Cluster,
+}
+
+impl From<&Destination> for GivenNode {
+    fn from(destination: &Destination) -> GivenNode {
+        let kind = match destination {
+            Destination::Server(_) => NodeKind::Server,
+            Destination::Group(_) => NodeKind::Group,
+            Destination::Cluster(_) => NodeKind::Cluster,
+        };
+        GivenNode { name: Arc::clone(destination.name()), kind }
+    }
+}
 
 #[derive(Debug)]
 struct Answerers {
-    servers: Vec<Option<ServerId>>,
+    places: Vec<LinkPlace>,
     clusters: Vec<KnownCluster>,
+}
+
+/// A connection.
+#[derive(Debug)]
+struct LinkPlace {
+    node: usize,
+    /// The server that answers there.
+    server: Option<ServerId>,
 }
 
 /// A Cluster that is a node.
 #[derive(Debug)]
 struct KnownCluster {
     node: usize,
-    name: Arc<str>,
     masters: Vec<String>,
 }
 
 impl Answering {
-    /// For `places` connections.
-    pub(super) fn new(places: usize) -> Answering {
-        Answering(Mutex::new(Answerers { servers: vec![None; places], clusters: Vec::new() }))
-    }
-
-    /// A place for one more connection.
-    pub(super) fn next_place(&self) -> usize {
-        let mut known = self.known();
-        known.servers.push(None);
-        known.servers.len() - 1
-    }
-
-    /// Notes which server answers at `place`; false if it already answers at another place.
-    pub(super) fn note(&self, place: usize, server: Option<ServerId>) -> bool {
-        let servers = &mut self.known().servers;
-        servers[place] = None;
-        if server.is_some() && servers.contains(&server) {
-            return false;
+    /// With a place for the connection to each node.
+    pub(super) fn new(nodes: &[Destination]) -> Answering {
+        let place = |node| LinkPlace { node, server: None };
+        let places = (0..nodes.len()).map(place).collect();
+        Answering {
+            nodes: nodes.iter().map(GivenNode::from).collect(),
+            known: Mutex::new(Answerers { places, clusters: Vec::new() }),
         }
-        servers[place] = server;
-        true
+    }
+
+    /// A place for one more connection to this node.
+    pub(super) fn next_place(&self, node: usize) -> usize {
+        let mut known = self.known();
+        known.places.push(LinkPlace { node, server: None });
+        known.places.len() - 1
+    }
+
+    /// Notes which server answers at `place`, if that is known.
+    ///
+    /// # Errors
+    /// If it already answers at another place: no retry helps while the list is as it is.
+    pub(super) fn note(&self, place: usize, server: Option<ServerId>) -> Result<(), NoReply> {
+        let places = &mut self.known().places;
+        places[place].server = None;
+        let is_same = |other: &&LinkPlace| server.is_some() && other.server == server;
+        if let Some(other) = places.iter().find(is_same) {
+            return Err(self.refusal(SAME_SERVER, places[place].node, other.node));
+        }
+        places[place].server = server;
+        Ok(())
+    }
+
+    /// Notes that nobody answers at `place` any more.
+    pub(super) fn leave(&self, place: usize) {
+        self.known().places[place].server = None;
     }
 
     /// Notes the ids of the masters of the Cluster that is the node `node`.
     ///
     /// # Errors
     /// If one of these masters belongs to another node, which is then the same Cluster.
-    pub(super) fn note_cluster(
-        &self,
-        node: usize,
-        name: &Arc<str>,
-        masters: Vec<String>,
-    ) -> Result<(), NoReply> {
+    pub(super) fn note_cluster(&self, node: usize, masters: Vec<String>) -> Result<(), NoReply> {
         let clusters = &mut self.known().clusters;
         let is_common = |other: &KnownCluster| masters.iter().any(|id| other.masters.contains(id));
         if let Some(other) = clusters.iter().find(|other| other.node != node && is_common(other)) {
-            let text = format!("{SAME_CLUSTER}{}: remove one", other.name);
-            return Err(NoReply::Refused(text.into()));
+            return Err(self.refusal(SAME_CLUSTER, node, other.node));
         }
         clusters.retain(|known| known.node != node);
-        clusters.push(KnownCluster { node, name: Arc::clone(name), masters });
+        clusters.push(KnownCluster { node, masters });
         Ok(())
+    }
+
+    /// Whether one of these masters belongs to the Cluster that is the node `node`.
+    pub(super) fn is_of(&self, node: usize, masters: &[String]) -> bool {
+        let known = self.known();
+        let cluster = known.clusters.iter().find(|cluster| cluster.node == node);
+        cluster.is_some_and(|cluster| masters.iter().any(|id| cluster.masters.contains(id)))
+    }
+
+    /// The refusal of a node because of another one. Which of them connects first is chance, so
+    /// both texts name the same one to remove: a server by itself, which does not follow a
+    /// failover, or else the later one in the list.
+    fn refusal(&self, same: &str, node: usize, other: usize) -> NoReply {
+        let kinds = [self.nodes[node].kind, self.nodes[other].kind];
+        let extra = match kinds {
+            [NodeKind::Server, NodeKind::Group | NodeKind::Cluster] => node,
+            [NodeKind::Group | NodeKind::Cluster, NodeKind::Server] => other,
+            _ => node.max(other),
+        };
+        let [other, extra] = [other, extra].map(|node| &self.nodes[node].name);
+        let hint = match kinds {
+            [NodeKind::Group, NodeKind::Group] => ", and write its Sentinels into the other URL",
+            [NodeKind::Cluster, NodeKind::Cluster] => ", and write its servers into the other URL",
+            _ => "",
+        };
+        NoReply::Refused(format!("{same}{other}: remove {extra}{hint}").into())
     }
 
     fn known(&self) -> MutexGuard<'_, Answerers> {
         // Nothing panics while the lock is held, so what is known is intact even if it is poisoned.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -97,19 +163,55 @@ impl Answering {
 mod tests {
     use super::*;
 
+    fn given(urls: &[&str]) -> Answering {
+        let nodes = urls.iter().map(|url| Destination::parse(url).unwrap());
+        Answering::new(&nodes.collect::<Vec<_>>())
+    }
+
+    fn refused(text: &str) -> Result<(), NoReply> {
+        Err(NoReply::Refused(text.into()))
+    }
+
     /// Each of its masters had one vote for one of the two nodes, at random.
     #[test]
     fn a_cluster_is_one_node_however_its_masters_change() {
-        let answering = Answering::new(3);
+        let answering = given(&["redis+cluster://a", "redis+cluster://b", "redis+cluster://c"]);
         let note = |node: usize, masters: &[&str]| {
-            let masters = masters.iter().map(|&id| id.to_owned()).collect();
-            answering.note_cluster(node, &format!("cluster-{node}").into(), masters)
+            answering.note_cluster(node, masters.iter().map(|&id| id.to_owned()).collect())
         };
         assert_eq!(note(0, &["a", "b"]), Ok(()));
         assert_eq!(note(1, &["x", "y"]), Ok(()));
-        let refused = note(2, &["c", "b"]).unwrap_err();
-        assert_eq!(refused, NoReply::Refused("the same Cluster as cluster-0: remove one".into()));
+        let text = "the same Cluster as cluster:a:6379: remove cluster:c:6379, and write its \
+                    servers into the other URL";
+        assert_eq!(note(2, &["c", "b"]), refused(text));
         assert_eq!(note(0, &["c", "d"]), Ok(()), "after two failovers");
         assert_eq!(note(2, &["a", "b"]), Ok(()));
+    }
+
+    /// Whichever connected last was blamed: the group, while its master was given as well.
+    #[test]
+    fn of_two_ways_to_a_server_the_same_one_is_to_be_removed_whichever_connects_first() {
+        let (group, late) = ("redis+sentinel://s/m", "redis+sentinel://t/m");
+        let (cluster, server) = ("redis+cluster://c", "redis://h");
+        let (into, id) = (", and write its Sentinels into the other URL", ServerId::of("id"));
+        for (urls, extra, hint) in [
+            ([group, server], "h:6379", ""),
+            ([server, group], "h:6379", ""),
+            ([server, cluster], "h:6379", ""),
+            ([cluster, server], "h:6379", ""),
+            ([server, "redis://i"], "i:6379", ""),
+            ([cluster, group], "s:26379/m", ""),
+            ([group, late], "t:26379/m", into),
+        ] {
+            for (first, last) in [(0, 1), (1, 0)] {
+                let answering = given(&urls);
+                assert_eq!(answering.note(first, id), Ok(()));
+                let name = &answering.nodes[first].name;
+                let text = format!("the same server as {name}: remove {extra}{hint}");
+                assert_eq!(answering.note(last, id), refused(&text));
+                answering.leave(first);
+                assert_eq!(answering.note(last, id), Ok(()));
+            }
+        }
     }
 }

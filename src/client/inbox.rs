@@ -163,7 +163,7 @@ impl ServerId {
 }
 
 /// Why a server's second vote does not count.
-pub(super) const SAME_SERVER: &str = "the same server as another node: remove one";
+const SAME_SERVER: &str = "the same server as another node: remove one";
 const OTHER_SERVER: &str = "another server answers there than a moment ago";
 
 #[derive(Debug, Default)]

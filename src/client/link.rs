@@ -31,7 +31,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::answering::Answering;
 use super::connect::{Login, Stream, next_reply};
 use super::destination::{Arrived, Destination};
-use super::inbox::{NoReply, ReplyTo, SAME_SERVER, ServerId};
+use super::inbox::{NoReply, ReplyTo, ServerId};
 use super::outbox::{Item, Outbox, Rank};
 use super::packet::Packet;
 use super::printable::plain;
@@ -272,10 +272,7 @@ async fn connect(
 ) -> Result<Arrived, NoReply> {
     // This takes several round trips: on a slow network far longer than one answer.
     let arrived = destination.connect(shared.seat.wakes.channel(), stall, asked).await?;
-    if !shared.seat.answering.note(shared.seat.place, arrived.login.server) {
-        // As a Cluster that is given twice: no retry helps while the list is as it is.
-        return Err(NoReply::Refused(SAME_SERVER.into()));
-    }
+    shared.seat.answering.note(shared.seat.place, arrived.login.server)?;
     Ok(arrived)
 }
 
@@ -287,7 +284,7 @@ async fn serve(shared: &LinkState, mut connection: Connection) -> Option<bool> {
         Ok(_) => poll_fn(|ctx| connection.poll(ctx, shared)).await,
         Err(failure) => Some(failure),
     };
-    shared.seat.answering.note(shared.seat.place, None);
+    shared.seat.answering.leave(shared.seat.place);
     if let Some(failure) = &failure {
         connection.stream.abort();
         connection.put_off.append(&mut connection.sent);

@@ -23,7 +23,9 @@ use super::wakes::Wakes;
 #[derive(Debug)]
 pub struct Links {
     names: Vec<Arc<str>>,
+    destinations: Vec<Destination>,
     links: Vec<NodeLinks>,
+    answering: Arc<Answering>,
     wakes: Arc<Wakes>,
 }
 
@@ -53,7 +55,7 @@ impl Links {
     ) -> Links {
         let count = destinations.len();
         let names = destinations.iter().map(|place| Arc::clone(place.name())).collect();
-        let answering = Arc::new(Answering::new(count));
+        let answering = Arc::new(Answering::new(&destinations));
         let wakes = Arc::new(Wakes::new(channel, count));
         let start = |(node, destination)| {
             let (answering, wakes) = (Arc::clone(&answering), Arc::clone(&wakes));
@@ -67,8 +69,18 @@ impl Links {
             spawn(Box::pin(driving));
             NodeLinks::One(link)
         };
-        let links = destinations.into_iter().enumerate().map(start).collect();
-        Links { names, links, wakes }
+        let links = destinations.iter().cloned().enumerate().map(start).collect();
+        Links { names, destinations, links, answering, wakes }
+    }
+
+    /// Where the nodes are.
+    pub(super) fn destinations(&self) -> &[Destination] {
+        &self.destinations
+    }
+
+    /// Which servers and Clusters answer for the nodes.
+    pub(super) fn answering(&self) -> &Answering {
+        &self.answering
     }
 
     /// Where the nodes' messages on the channel arrive.

@@ -31,6 +31,7 @@ mod calendar;
 mod connect;
 mod contended;
 mod core;
+mod dead_ends;
 mod destination;
 mod error;
 mod guard;

@@ -12,6 +12,9 @@ use crate::wire::code;
 use crate::wire::node_info::{self, NodeField, NodeFields};
 use crate::wire::resp::Reply;
 
+/// What is said of a master whose Cluster refuses every command about a lock.
+const DOWN: &str = "its Cluster is down";
+
 /// A node's own account: its role, and its INFO section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -202,25 +205,23 @@ impl NodeStatus {
     /// grants if all do.
     ///
     /// # Errors
-    /// The first vote, if no master reports a status.
+    /// The first vote, if no master reports a status, with the master that is down if the others
+    /// say that the Cluster is.
     pub(super) fn together(
         masters: Vec<(Arc<str>, u16, Result<NodeStatus, Vote>)>,
     ) -> Result<NodeStatus, Vote> {
         let mut share = SlotShare { unknown: SLOTS, ..SlotShare::default() };
-        let (mut told, mut failed) = (Vec::new(), None);
+        let mut told = Vec::new();
         for (node, slots, status) in masters {
             share.add(&node, slots, &status);
-            match status {
-                Ok(mut status) => {
-                    let name = |excess: &mut Excess| excess.master = Some(Arc::clone(&node));
-                    status.excess.iter_mut().for_each(name);
-                    told.push(status);
-                }
-                Err(vote) => failed = failed.or(Some(vote)),
+            if let Ok(mut status) = status {
+                let name = |excess: &mut Excess| excess.master = Some(Arc::clone(&node));
+                status.excess.iter_mut().for_each(name);
+                told.push(status);
             }
         }
         let mut told = told.into_iter();
-        let mut all = told.next().ok_or_else(|| failed.unwrap_or(Vote::TimedOut))?;
+        let mut all = told.next().ok_or_else(|| first_failure(&share.silent))?;
         for status in told {
             all.is_master &= status.is_master;
             all.master = all.master.or(status.master);
@@ -235,6 +236,19 @@ impl NodeStatus {
     }
 }
 
+/// The first of these votes; but if the Cluster is down, first why, as far as it is known: the
+/// masters that answer tell only that.
+fn first_failure(silent: &[NodeReport]) -> Vote {
+    let down = code::CLUSTERDOWN.says(DOWN);
+    let is_down = |vote: &Vote| matches!(vote, Vote::Unavailable(text) if **text == *down);
+    let cause = silent.iter().find(|report| !is_down(&report.vote));
+    match (silent.iter().find(|report| is_down(&report.vote)), cause) {
+        (Some(_), Some(cause)) => Vote::Unavailable(format!("{down}: {cause}").into()),
+        (None, Some(report)) | (Some(report), None) => report.vote.clone(),
+        (None, None) => Vote::TimedOut,
+    }
+}
+
 /// Whether this reply to CLUSTER INFO is that of a master that refuses every command about a slot.
 fn is_down(reply: &Reply) -> bool {
     let Reply::Text(text) = reply else { return false };
@@ -246,7 +260,7 @@ pub(super) fn server_status(replies: &[Reply]) -> Result<NodeStatus, Vote> {
     let status = status(replies.first())?;
     // Then it refuses every command about a lock, which its INFO does not show.
     if replies.get(1).is_some_and(is_down) {
-        return Err(Vote::Unavailable(code::CLUSTERDOWN.says("its Cluster is down").into()));
+        return Err(Vote::Unavailable(code::CLUSTERDOWN.says(DOWN).into()));
     }
     Ok(status)
 }

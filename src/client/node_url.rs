@@ -241,7 +241,9 @@ fn group(parts: &Parts<'_>) -> Result<NodeUrl, String> {
     // The master's address is not known yet, but its login is.
     let master = server_of("master", parts.login, (is_tls, PORT_DEFAULT))?;
     let place = Location::Sentinels { group: name, sentinels, is_tls };
-    Ok(NodeUrl { place, database: database(database_text)?, ..master })
+    let database = database(database_text)
+        .map_err(|problem| format!("{problem}, which is all that follows the name of a group"))?;
+    Ok(NodeUrl { place, database, ..master })
 }
 
 /// The login for the Sentinels.
@@ -382,10 +384,11 @@ fn check(url: &str) -> Result<(), String> {
     if parts.scheme.ends_with("unix") {
         return check_login_at_socket(&parts);
     }
+    let is_list = parts.scheme.ends_with(SENTINEL) || parts.scheme.ends_with(CLUSTER);
     if let Some(login) = parts.login {
-        check_login(login)?;
+        check_login(login, is_list)?;
     }
-    if !parts.scheme.ends_with(SENTINEL) && !parts.scheme.ends_with(CLUSTER) {
+    if !is_list {
         return check_place(parts.place.split(['/', '#']).next().unwrap_or_default());
     }
     if parts.place.contains('#') {
@@ -445,8 +448,11 @@ fn check_parameters(parts: &Parts<'_>) -> Result<(), String> {
     for parameter in parts.parameters.split('&').filter(|parameter| !parameter.is_empty()) {
         let name = parameter.split('=').next().unwrap_or_default();
         if !known.contains(&name) {
-            let known = known.join(", ");
-            return Err(format!("unknown parameter '{name}': the allowed ones are {known}"));
+            let allowed = match known {
+                [one] => format!("the only one is {one}"),
+                _ => format!("the allowed ones are {}", known.join(", ")),
+            };
+            return Err(format!("unknown parameter '{name}': {allowed}"));
         }
     }
     Ok(())
@@ -462,7 +468,14 @@ fn check_login_at_socket(parts: &Parts<'_>) -> Result<(), String> {
     }
 }
 
-fn check_login(login: &str) -> Result<(), String> {
+/// `is_list`: whether the login is for several servers.
+fn check_login(login: &str, is_list: bool) -> Result<(), String> {
+    // Behind the login of the first server, the next one would become part of the password.
+    if is_list && login.contains([',', '@']) {
+        return Err("write the login once, before the first server, and a comma or an @ in it as \
+                    %2C or %40"
+            .to_owned());
+    }
     if login.contains(['/', '?', '#']) {
         return Err("write / ? and # of a password as %2F %3F and %23".to_owned());
     }
@@ -519,6 +532,9 @@ fn check_place(place: &str) -> Result<(), String> {
     match port.filter(|port| !port.is_empty() && !is_port(port)) {
         Some(port) if is_digits(port) => {
             Err(format!("the port '{port}' is not a number from 1 to 65535"))
+        }
+        Some(port) if port.contains(';') && port.split([';', ':', '.']).any(is_digits) => {
+            Err("it has a ; where servers are separated by commas".to_owned())
         }
         // It may be a password.
         Some(_) => {
@@ -603,7 +619,14 @@ mod tests {
             ("redis+sentinel://a,A:26379/m", "A:26379 twice"),
             ("redis+sentinel://a#m", "behind a /"),
             ("redis+sentinel://a,redis://b/m", "one URL per node"),
-            ("redis+sentinel://a/m/x", "'x'"),
+            ("redis+sentinel://a/m/x", "'x' is not a number from 0 up, which is all that follows"),
+            ("redis+sentinel://a:1;b:2/m", "a ; where servers are separated by commas"),
+            ("redis+cluster://a:1;b:2", "a ; where servers are separated by commas"),
+            ("redis+cluster://u:s3@a,u:s3@b", "the login once, before the first server"),
+            ("redis+cluster://u:s3,x@a,b", "a comma or an @ in it as %2C or %40"),
+            ("redis+sentinel://u:s3@a,u:s3@b/m", "the login once, before the first server"),
+            ("rediss+sentinel://:s3@x@a,b/m", "a comma or an @ in it as %2C or %40"),
+            ("redis+cluster://a?db=1", "'db': the only one is protocol"),
             ("redis+sentinel://a/m?db=1", "'db'"),
             ("redis+sentinel://a/m?sentinel_username=s3", "without a sentinel_password"),
             ("redis+sentinel://s3cret@a/m", ":password@"),

@@ -113,7 +113,8 @@ fn in_words(text: &str) -> Option<String> {
             _ => place.to_owned(),
         };
         return Some(format!(
-            "its cluster has this lock, in slot {slot}, on {place}: write redis+cluster://"
+            "its cluster has this lock, in slot {slot}, on {place}: write redis+cluster:// in \
+             place of redis://"
         ));
     }
     if code::word_of(text) == code::BADTOKEN.word {
@@ -188,7 +189,8 @@ mod tests {
         let Vote::Refused(text) = error_vote("MOVED 3999 10.0.0.7:6381") else { panic!() };
         assert_eq!(
             &*text,
-            "its cluster has this lock, in slot 3999, on 10.0.0.7:6381: write redis+cluster://"
+            "its cluster has this lock, in slot 3999, on 10.0.0.7:6381: write \
+             redis+cluster:// in place of redis://"
         );
         for (place, said) in [
             (":6381", "on port 6381 of one"),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::timeout;
 use tokio_rustls::rustls;
@@ -130,11 +131,7 @@ impl Seeds {
     ) -> Result<Vec<SlotRange>, NoReply> {
         let new = self.places.iter().filter(|place| !known.contains(place)).cloned();
         let places: Vec<Location> = known.iter().cloned().chain(new).collect();
-        let ask = |place: Location| async move {
-            let told = timeout(patience, self.ask_one(&place)).await;
-            told.unwrap_or_else(|_| Err(NoReply::Unreachable(NO_ANSWER.into())))
-                .map_err(|failure| failure.at(&place))
-        };
+        let ask = |place: Location| async move { self.ask_within(patience, &place).await };
         let (mut places, mut asked) = (places.into_iter(), FuturesUnordered::new());
         let (mut failures, mut views) = (Vec::new(), Views::default());
         loop {
@@ -157,6 +154,38 @@ impl Seeds {
         }
         let none = || most_telling(failures, "no node of the Cluster answers");
         views.best().ok_or_else(none)
+    }
+
+    /// Why servers in the URL do not lead to this Cluster, of which are the masters with ids for
+    /// which `is_own` is true.
+    pub(super) async fn dead_ends(
+        &self,
+        patience: Duration,
+        is_own: &(dyn Fn(&[String]) -> bool + Sync),
+    ) -> Vec<NoReply> {
+        let asked = self.places.iter().map(|place| async move {
+            let masters: Vec<String> = match self.ask_within(patience, place).await {
+                Ok(view) => view.into_iter().map(|range| range.id).collect(),
+                Err(failure) => return Some(failure),
+            };
+            let other = || NoReply::Refused("a server of another Cluster".into()).at(place);
+            (!is_own(&masters)).then(other)
+        });
+        join_all(asked).await.into_iter().flatten().collect()
+    }
+
+    /// The answer of one server within `patience`.
+    ///
+    /// # Errors
+    /// Why there is none, with the server.
+    async fn ask_within(
+        &self,
+        patience: Duration,
+        place: &Location,
+    ) -> Result<Vec<SlotRange>, NoReply> {
+        let told = timeout(patience, self.ask_one(place)).await;
+        let told = told.unwrap_or_else(|_| Err(NoReply::Unreachable(NO_ANSWER.into())));
+        told.map_err(|failure| failure.at(place))
     }
 
     async fn ask_one(&self, place: &Location) -> Result<Vec<SlotRange>, NoReply> {

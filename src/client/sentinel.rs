@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, Either, select};
+use futures_util::future::{BoxFuture, Either, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{sleep, timeout};
@@ -199,6 +199,19 @@ impl WatchedGroup {
             }
         }
         if told.is_empty() { Err(most_telling(failures, SILENCE)) } else { Ok(told) }
+    }
+
+    /// Why Sentinels in the URL do not lead to the group.
+    pub(super) async fn dead_ends(&self, patience: Duration) -> Vec<NoReply> {
+        let asked = self.sentinels.iter().map(|sentinel| async move {
+            let unknown = || NoReply::Refused("it does not know the group".into());
+            match self.ask_within(patience, sentinel).await {
+                Ok(Some(_)) => None,
+                Ok(None) => Some(in_words(sentinel, unknown())),
+                Err(failure) => Some(failure),
+            }
+        });
+        join_all(asked).await.into_iter().flatten().collect()
     }
 
     /// The answer of one Sentinel within `patience`; `None` if it does not know the group.

@@ -273,7 +273,7 @@ impl Routing {
             let destination = Destination::Server(self.seeds.master_at(place.clone()));
             let seat = LinkSeat {
                 node: self.node,
-                place: self.answering.next_place(),
+                place: self.answering.next_place(self.node),
                 answering: Arc::clone(&self.answering),
                 wakes: Arc::clone(&self.wakes),
                 router: Some(router),
@@ -325,7 +325,7 @@ impl Routing {
     /// If another node is the same Cluster.
     fn install(&self, ranges: Vec<SlotRange>) -> Result<(), NoReply> {
         let masters = ranges.iter().map(|range| range.id.clone()).collect();
-        self.answering.note_cluster(self.node, self.seeds.name(), masters)?;
+        self.answering.note_cluster(self.node, masters)?;
         let mut routes = self.routes();
         let mut fresh = Routes { slots: vec![None; usize::from(SLOTS)], ..Routes::default() };
         for range in ranges {

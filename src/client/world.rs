@@ -180,6 +180,14 @@ impl AnyWorld {
         }
     }
 
+    /// The connections to the nodes, in the real world.
+    pub(super) const fn links(&self) -> Option<&Links> {
+        match self {
+            AnyWorld::Network(network) => Some(&network.links),
+            AnyWorld::Own(_) => None,
+        }
+    }
+
     /// The current master of the node's group, if the node is the master of a group; all masters of
     /// a Cluster.
     pub(super) fn masters(&self, node: usize) -> Vec<Arc<str>> {

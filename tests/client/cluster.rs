@@ -374,13 +374,14 @@ async fn what_cannot_be_a_cluster_is_refused_with_what_to_do() {
     for number in 0..8 {
         most.acquire(format!("lock-{number}")).await.unwrap().release().await.unwrap();
     }
-    let told = "and has no vote of its own: remove it";
+    let later = urls[1].replace("redis+cluster://", "cluster:");
+    let told = format!("remove {later}, and write its servers into the other URL\n");
     for args in [&["run", "a", "--", "true"][..], &["status"]] {
         let mut command = lockmod(&[], args);
         let output = command.env("LOCKMOD_NODES", urls.join(",")).output().unwrap();
         let said = text(&output.stderr);
-        assert!(said.contains("is the same Cluster as cluster:") && said.contains(told), "{said}");
-        assert!(output.status.success() && said.matches(told).count() == 1, "{args:?}: {said}");
+        assert!(said.contains("is the same Cluster as cluster:") && said.contains(&told), "{said}");
+        assert!(output.status.success() && said.matches(&told).count() == 1, "{args:?}: {said}");
     }
     cluster.masters.iter_mut().for_each(Server::kill);
     let silent = refused(builder(&[cluster.url()])).await.to_string();
@@ -606,10 +607,41 @@ fn status_says_of_a_cluster_that_is_down_that_it_grants_nothing() {
     let mut cluster = Cluster::start(3, || server().config("cluster-node-timeout", 500));
     let url = cluster.url();
     cluster.masters[2].kill();
+    // Which master is down was told only until the others noticed.
+    let place = format!("127.0.0.1:{}", cluster.masters[2].port());
+    let cause = format!("CLUSTERDOWN its Cluster is down: {place}: unreachable");
     wait_until("status sees it", || {
         let output = lockmod(&[], &["status"]).env("LOCKMOD_NODES", &url).output().unwrap();
-        output.status.code() == Some(121) && text(&output.stdout).contains("CLUSTERDOWN")
+        output.status.code() == Some(121) && text(&output.stdout).contains(&cause)
     });
+    let output = lockmod(&[], &["run", "a", "--wait", "2s", "--", "true"])
+        .env("LOCKMOD_NODES", &url)
+        .output()
+        .unwrap();
+    let said = text(&output.stderr);
+    assert!(said.starts_with("lockmod: waiting for 'a': 1 of 1 node "), "{said}");
+}
+
+/// While another server answers, nobody noticed one that never would help.
+#[test]
+fn status_names_the_servers_in_a_url_that_do_not_lead_to_the_node() {
+    let (mut cluster, others) = (Cluster::start(2, server), nodes(1));
+    let other = Cluster::start(1, server);
+    let [stranger, alone] = [&other.masters[0], &others[0]].map(|server| server.port());
+    let url = format!("{},127.0.0.1:{stranger},127.0.0.1:{alone}", cluster.url());
+    let told = |url: &str| {
+        let output = lockmod(&[], &["status"]).env("LOCKMOD_NODES", url).output().unwrap();
+        text(&output.stderr)
+    };
+    assert_eq!(told(&cluster.url()), "");
+    let said = told(&url);
+    assert!(said.contains(&format!("refused: 127.0.0.1:{stranger}: a server of another Clus")));
+    assert!(said.contains(&format!("refused: 127.0.0.1:{alone}: it is not a node of a Cluster")));
+    assert_eq!(said.matches("a server in its URL does not lead there").count(), 2, "{said}");
+    let dead = cluster.masters[1].port();
+    cluster.masters[1].kill();
+    let said = told(&cluster.url());
+    assert!(said.contains(&format!("unreachable: 127.0.0.1:{dead}: connection refused")), "{said}");
 }
 
 #[test]
@@ -618,6 +650,16 @@ fn a_local_cluster_is_one_node() {
     let command = nodes_command(&["--cluster", "3"], folder.path());
     let RunningNodes { mut child, said, urls: url, .. } = RunningNodes::start(command);
     assert!(said.starts_with("a Cluster of 3 masters in "), "{said}");
+    let replicas = nodes_command(&["--cluster", "2", "--replicas", "1"], folder.path());
+    let mut replicas = RunningNodes::start(replicas);
+    assert!(replicas.said.starts_with("a Cluster of 2 masters with 1 replica each in "));
+    wait_until("each master has its replica", || {
+        let mut status = lockmod(&[], &["status"]);
+        let output = status.env("LOCKMOD_NODES", &replicas.urls).output().unwrap();
+        text(&output.stdout).contains("; 1 of 1 replicas")
+    });
+    signal(&replicas.child, Signal::TERM);
+    assert!(replicas.child.wait().unwrap().success());
     for name in ["a", "b", "c", "d"] {
         let mut run = lockmod(&[], &["run", name, "--", "true"]);
         assert!(run.env("LOCKMOD_NODES", &url).status().unwrap().success());

@@ -364,7 +364,7 @@ async fn a_server_under_two_names_has_one_vote() {
     works(&locker).await;
     nodes[1].pause();
     let error = locker.acquire("a").wait(millis(600)).await.unwrap_err();
-    assert!(error.to_string().contains("the same server as another node"), "{error}");
+    assert!(error.to_string().contains("the same server as "), "{error}");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "one of the three is only slow: {error}");
     nodes[1].resume();
     // No retry can give a quorum here, so none is made. This was an error that asked for one.
@@ -373,7 +373,9 @@ async fn a_server_under_two_names_has_one_vote() {
     let start = Instant::now();
     let error = twice.acquire("b").await.unwrap_err();
     assert!(matches!(error, AcquireError::Refused(_)) && !error.is_retryable(), "{error}");
-    assert!(error.to_string().contains("the same server as another node: remove one"), "{error}");
+    // Either may have connected first.
+    let later = error.nodes()[1].node.clone();
+    assert!(error.to_string().contains(&format!(": remove {later}")), "{error}");
     assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
 }
 
@@ -390,7 +392,7 @@ async fn a_server_has_one_vote_though_its_first_connection_is_broken() {
         proxies[0].cut();
         proxies[1].set_requests(Flow::Pass);
     };
-    let told = "the same server as another node";
+    let told = "the same server as ";
     proxies[2].set_refuses(true);
     // The first answer may be cut off too; then the second is the server's only one.
     let mut has_told = false;
