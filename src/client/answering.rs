@@ -138,6 +138,11 @@ impl Answering {
     /// both texts name the same one to remove: a server by itself, which does not follow a
     /// failover, or else the later one in the list.
     fn refusal(&self, same: &str, node: usize, other: usize) -> NoReply {
+        if node == other {
+            // A master of a Cluster whose address has changed: the connection to the former one
+            // ends soon.
+            return NoReply::Unreachable("it answers at another address too".into());
+        }
         let kinds = [self.nodes[node].kind, self.nodes[other].kind];
         let extra = match kinds {
             [NodeKind::Server, NodeKind::Group | NodeKind::Cluster] => node,
@@ -211,6 +216,8 @@ mod tests {
                 assert_eq!(answering.note(last, id), refused(&text));
                 answering.leave(first);
                 assert_eq!(answering.note(last, id), Ok(()));
+                let same = answering.note(answering.next_place(last), id);
+                assert!(matches!(same, Err(NoReply::Unreachable(_))), "{same:?}");
             }
         }
     }

@@ -30,9 +30,9 @@ const COUNTS: Millis = Millis::new(SUPPORT.get() / 2 - CONFIRM_DELAY.get());
 const ASK_EVERY: Millis = Millis::new(BEAT.get() / 2);
 const HURRY: Millis = Millis::new(BEAT.get() / 10);
 
-/// What another master has confirmed.
+/// Another master, and what it has confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Voter {
+struct Peer {
     elector: Elector,
     /// It has a vote in one of the electorates.
     has_vote: bool,
@@ -64,7 +64,7 @@ struct Panel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Confirmations {
     succession: Succession,
-    voters: Vec<Voter>,
+    peers: Vec<Peer>,
     /// All other masters, as the server believes.
     masters: BTreeSet<MasterName>,
     /// One for each electorate that the node knows.
@@ -95,9 +95,9 @@ pub(super) struct Confirmations {
     may_have_lived_before: bool,
 }
 
-impl Voter {
-    fn new(elector: Elector, own: &SlotSet) -> Voter {
-        Voter {
+impl Peer {
+    fn new(elector: Elector, own: &SlotSet) -> Peer {
+        Peer {
             elector,
             has_vote: false,
             asked: None,
@@ -142,7 +142,7 @@ impl Confirmations {
         let delay = with_drift(COUNTS.saturating_add(CONFIRM_DELAY));
         Confirmations {
             succession: Succession::new(boot, electorates, delay),
-            voters: Vec::new(),
+            peers: Vec::new(),
             masters: BTreeSet::new(),
             panels: Vec::new(),
             own: SlotSet::default(),
@@ -186,7 +186,7 @@ impl Confirmations {
     /// Whether the servers of most masters know that this node has this configuration epoch. One
     /// may answer before: messages of Valkey 8.1 and newer do not carry the epoch.
     pub(super) fn know_epoch(&self, epoch: u64) -> bool {
-        self.are_most(|voter| epoch <= voter.epoch)
+        self.are_most(|peer| epoch <= peer.epoch)
     }
 
     /// Whether others may yet show that it has lost its state file.
@@ -223,8 +223,8 @@ impl Confirmations {
         let has_lost = !ends.is_empty();
         self.ended.extend(ends);
         let gained = own.without(&self.own);
-        for voter in &mut self.voters {
-            gained.iter().for_each(|slot| voter.lacks.insert(*slot));
+        for peer in &mut self.peers {
+            gained.iter().for_each(|slot| peer.lacks.insert(*slot));
         }
         self.ended.retain(|slot, _| !own.has(*slot));
         // Nothing can have been taken from it.
@@ -243,7 +243,7 @@ impl Confirmations {
     fn meet(&mut self, now: Instant) {
         for elector in self.succession.electors(&self.masters) {
             if self.place(&elector).is_none() {
-                self.voters.push(Voter::new(elector, &self.own));
+                self.peers.push(Peer::new(elector, &self.own));
             }
         }
         let panels = self.succession.majorities().into_iter();
@@ -255,7 +255,7 @@ impl Confirmations {
     }
 
     fn place(&self, elector: &Elector) -> Option<usize> {
-        self.voters.iter().position(|voter| voter.elector == *elector)
+        self.peers.iter().position(|peer| peer.elector == *elector)
     }
 
     /// These majorities count from now on. What the new ones have confirmed without a break counts
@@ -265,31 +265,31 @@ impl Confirmations {
             self.keep_breaks(now);
         }
         self.panels = panels;
-        self.voters.iter_mut().for_each(|voter| voter.has_vote = false);
+        self.peers.iter_mut().for_each(|peer| peer.has_vote = false);
         for place in self.panels.iter().flat_map(|panel| &panel.others) {
-            self.voters[*place].has_vote = true;
+            self.peers[*place].has_vote = true;
         }
     }
 
     /// Nothing is confirmed for longer than the present majorities have confirmed it.
     fn keep_breaks(&mut self, now: Instant) {
-        let counting = |voter: &&Voter| voter.counts(now);
-        let since = self.most_since(counting, |voter| voter.steady_since).unwrap_or(now);
+        let counting = |peer: &&Peer| peer.counts(now);
+        let since = self.most_since(counting, |peer| peer.steady_since).unwrap_or(now);
         let odd = self.odd(&self.own).into_iter();
         let odd = odd.map(|slot| (slot, self.steady_since(slot, now).unwrap_or(now)));
         let odd: Vec<_> = odd.collect();
-        for voter in &mut self.voters {
-            voter.steady_since = voter.steady_since.max(since);
+        for peer in &mut self.peers {
+            peer.steady_since = peer.steady_since.max(since);
             for (slot, since) in &odd {
-                let known = voter.unsteady.entry(*slot).or_default();
+                let known = peer.unsteady.entry(*slot).or_default();
                 *known = (*known).max(*since);
             }
         }
     }
 
     /// The others that have a vote in any electorate.
-    fn votes(&self) -> impl Iterator<Item = &Voter> {
-        self.voters.iter().filter(|voter| voter.has_vote)
+    fn votes(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.iter().filter(|peer| peer.has_vote)
     }
 
     /// Whether the node is the only one with a vote.
@@ -298,18 +298,18 @@ impl Confirmations {
     }
 
     /// Whether these are most, in each electorate.
-    fn are_most(&self, are: impl Fn(&Voter) -> bool) -> bool {
+    fn are_most(&self, are: impl Fn(&Peer) -> bool) -> bool {
         let is_most = |panel: &Panel| {
-            let others = panel.others.iter().filter(|place| are(&self.voters[**place]));
+            let others = panel.others.iter().filter(|place| are(&self.peers[**place]));
             others.count() >= panel.needed
         };
         !self.panels.is_empty() && self.panels.iter().all(is_most)
     }
 
     /// Up to when this is so for most, in each electorate, if it is for each up to such an instant.
-    fn most_until(&self, until: impl Fn(&Voter) -> Option<Instant>) -> Option<Instant> {
+    fn most_until(&self, until: impl Fn(&Peer) -> Option<Instant>) -> Option<Instant> {
         let of_panel = |panel: &Panel| {
-            let others = panel.others.iter().filter_map(|place| until(&self.voters[*place]));
+            let others = panel.others.iter().filter_map(|place| until(&self.peers[*place]));
             largest(others, panel.needed)
         };
         let ends = self.panels.iter().filter(|panel| panel.needed > 0).map(of_panel);
@@ -319,11 +319,11 @@ impl Confirmations {
     /// Since when this is so for most of those that count, in each electorate.
     fn most_since(
         &self,
-        counts: impl Fn(&&Voter) -> bool,
-        since: impl Fn(&Voter) -> Instant,
+        counts: impl Fn(&&Peer) -> bool,
+        since: impl Fn(&Peer) -> Instant,
     ) -> Option<Instant> {
         let of_panel = |panel: &Panel| {
-            let others = panel.others.iter().map(|place| &self.voters[*place]);
+            let others = panel.others.iter().map(|place| &self.peers[*place]);
             smallest(others.filter(&counts).map(&since), panel.needed)
         };
         let mut starts = self.panels.iter().filter(|panel| panel.needed > 0).map(of_panel);
@@ -350,13 +350,13 @@ impl Confirmations {
         let is_sent = !self.is_alone() || !self.has_replicas || since.after(CONFIRM_DELAY) <= now;
         longest <= told
             && is_sent
-            && self.are_most(|voter| voter.counts(now) && Some(since) <= voter.asked)
+            && self.are_most(|peer| peer.counts(now) && Some(since) <= peer.asked)
     }
 
     /// The longest lease that may stand, as those remember whose answers count.
     pub(super) fn longest(&self, now: Instant) -> Millis {
-        let counting = self.votes().filter(|voter| voter.counts(now));
-        counting.map(|voter| voter.longest).max().unwrap_or_default()
+        let counting = self.votes().filter(|peer| peer.counts(now));
+        counting.map(|peer| peer.longest).max().unwrap_or_default()
     }
 
     /// The question that is due: since when it asks for breaks, and what it tells of electorates,
@@ -381,7 +381,7 @@ impl Confirmations {
         let digest = self.electorates().digest();
         let is_unknown = self.told.replace(digest) != Some(digest);
         let told = is_unknown.then(|| self.electorates().clone());
-        let asked = self.most_until(|voter| voter.asked);
+        let asked = self.most_until(|peer| peer.asked);
         Some((asked.unwrap_or(now), digest, told))
     }
 
@@ -416,29 +416,29 @@ impl Confirmations {
         now: Instant,
     ) {
         let (slots, lost) = (&told.slots, &told.lost);
-        let voter = self.voters.iter_mut().find(|voter| voter.elector == *elector);
-        let Some(voter) = voter.filter(|voter| voter.asked < Some(at)) else { return };
+        let peer = self.peers.iter_mut().find(|peer| peer.elector == *elector);
+        let Some(peer) = peer.filter(|peer| peer.asked < Some(at)) else { return };
         let confirmed = SlotSet::of(slots);
-        if voter.asked.is_some_and(|asked| since <= asked) {
-            let regained = all(slots).filter(|slot| voter.lacks.has(*slot));
-            voter.unsteady.extend(all(lost).chain(regained).map(|slot| (slot, now)));
+        if peer.asked.is_some_and(|asked| since <= asked) {
+            let regained = all(slots).filter(|slot| peer.lacks.has(*slot));
+            peer.unsteady.extend(all(lost).chain(regained).map(|slot| (slot, now)));
         } else {
-            voter.unsteady.clear();
-            voter.steady_since = now;
+            peer.unsteady.clear();
+            peer.steady_since = now;
         }
         let lacks = self.own.without(&confirmed);
-        voter.last.retain(|slot, _| !confirmed.has(*slot) && self.own.has(*slot));
-        for slot in lacks.iter().filter(|slot| !voter.lacks.has(**slot)) {
-            voter.last.extend(voter.asked.map(|asked| (*slot, asked)));
+        peer.last.retain(|slot, _| !confirmed.has(*slot) && self.own.has(*slot));
+        for slot in lacks.iter().filter(|slot| !peer.lacks.has(**slot)) {
+            peer.last.extend(peer.asked.map(|asked| (*slot, asked)));
         }
-        (voter.asked, voter.longest, voter.epoch) = (Some(at), told.longest, told.epoch);
-        voter.lacks = SlotSet::default();
-        lacks.into_iter().for_each(|slot| voter.lacks.insert(slot));
+        (peer.asked, peer.longest, peer.epoch) = (Some(at), told.longest, told.epoch);
+        peer.lacks = SlotSet::default();
+        lacks.into_iter().for_each(|slot| peer.lacks.insert(slot));
     }
 
     /// Whether most masters have answered not long ago, whatever they confirm.
     pub(super) fn reach_most(&self, now: Instant) -> bool {
-        self.are_most(|voter| voter.counts(now))
+        self.are_most(|peer| peer.counts(now))
     }
 
     /// Why too few masters confirm the slots, if that lasts: once, and when it has changed.
@@ -461,29 +461,29 @@ impl Confirmations {
             return Unconfirmed::Silent(self.succession.silent());
         }
         let itself = &self.electorates().itself.name;
-        let answers = |voter: &Voter| voter.counts(now);
-        let lives_on = |voter: &Voter| {
-            let mut same = self.voters.iter().filter(|it| it.elector.name == voter.elector.name);
-            !answers(voter) && (voter.elector.name == *itself || same.any(answers))
+        let answers = |peer: &Peer| peer.counts(now);
+        let lives_on = |peer: &Peer| {
+            let mut same = self.peers.iter().filter(|it| it.elector.name == peer.elector.name);
+            !answers(peer) && (peer.elector.name == *itself || same.any(answers))
         };
-        let names = |are: &dyn Fn(&Voter) -> bool| -> Vec<MasterName> {
-            let voters = self.votes().filter(|voter| are(voter));
-            voters.map(|voter| voter.elector.name.clone()).collect()
+        let names = |are: &dyn Fn(&Peer) -> bool| -> Vec<MasterName> {
+            let chosen = self.votes().filter(|peer| are(peer));
+            chosen.map(|peer| peer.elector.name.clone()).collect()
         };
-        match self.are_most(|voter| !lives_on(voter)) {
-            true => Unconfirmed::Silent(names(&|voter| !answers(voter) && !lives_on(voter))),
+        match self.are_most(|peer| !lives_on(peer)) {
+            true => Unconfirmed::Silent(names(&|peer| !answers(peer) && !lives_on(peer))),
             false => Unconfirmed::HaveNoVote(names(&lives_on)),
         }
     }
 
     /// Whether most masters confirm that this slot is the node's own.
     pub(super) fn holds(&self, slot: u16, now: Instant) -> bool {
-        self.are_most(|voter| voter.confirms(slot, now))
+        self.are_most(|peer| peer.confirms(slot, now))
     }
 
     /// Up to when the last confirmations of this slot by most masters count.
     fn counts_until(&self, slot: u16) -> Option<Instant> {
-        self.most_until(|voter| voter.counts_until(slot))
+        self.most_until(|peer| peer.counts_until(slot))
     }
 
     /// Since when most masters have confirmed this slot without a break, if they do.
@@ -491,7 +491,7 @@ impl Confirmations {
         if self.is_alone() {
             return Some(self.first_at.unwrap_or_default());
         }
-        self.most_since(|voter| voter.confirms(slot, now), |voter| voter.steady_since(slot))
+        self.most_since(|peer| peer.confirms(slot, now), |peer| peer.steady_since(slot))
     }
 
     /// Up to when the node may decide in this slot, or might have if it had not lost it. That may
@@ -517,10 +517,10 @@ impl Confirmations {
             return Vec::new();
         }
         let before = self.covered_until;
-        let counts = |voter: &&Voter| voter.counts(now);
-        let until = |voter: &Voter| voter.asked.filter(|_| voter.counts(now));
+        let counts = |peer: &&Peer| peer.counts(now);
+        let until = |peer: &Peer| peer.asked.filter(|_| peer.counts(now));
         let until = self.most_until(until).map(|at| at.after(COUNTS));
-        let since = self.most_since(counts, |voter| voter.steady_since);
+        let since = self.most_since(counts, |peer| peer.steady_since);
         let mut broken = BTreeSet::new();
         if let (Some(until), Some(since)) = (until, since) {
             self.first_at.get_or_insert(now);
@@ -558,18 +558,18 @@ impl Confirmations {
         self.meet(now);
         self.first_at = Some(Instant::default());
         self.allows = (crate::engine::TTL_MAX, Instant::default());
-        for voter in &mut self.voters {
-            (voter.asked, voter.lacks) = (Some(now), SlotSet::default());
-            voter.epoch = epoch;
+        for peer in &mut self.peers {
+            (peer.asked, peer.lacks) = (Some(now), SlotSet::default());
+            peer.epoch = epoch;
         }
     }
 
     /// Those of these slots that not all others confirm, or not steadily.
     fn odd(&self, slots: &SlotSet) -> BTreeSet<u16> {
         let mut odd = BTreeSet::new();
-        for voter in self.votes() {
-            odd.extend(voter.lacks.both(slots));
-            odd.extend(voter.unsteady.keys().filter(|slot| slots.has(**slot)));
+        for peer in self.votes() {
+            odd.extend(peer.lacks.both(slots));
+            odd.extend(peer.unsteady.keys().filter(|slot| slots.has(**slot)));
         }
         odd
     }
@@ -581,7 +581,7 @@ impl Confirmations {
             let is_old = decided.has(*slot) && Some(*at) <= covered;
             own.has(*slot) && (!is_old || uncovered.contains_key(slot))
         };
-        self.voters.iter_mut().for_each(|voter| voter.unsteady.retain(matters));
+        self.peers.iter_mut().for_each(|peer| peer.unsteady.retain(matters));
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Pauses {
 impl Pauses {
     /// Notes that the server has reported that slots have left at once. Valkey lets writes go on
     /// before that, and Redis after it.
-    pub(super) const fn has_left(&mut self) {
+    pub(super) const fn note_left(&mut self) {
         self.has_left = true;
     }
 

@@ -186,7 +186,7 @@ impl Slots {
             self.lengths.count_anew(now);
         }
         if matches!(found, Found::Present(saved) if saved.was_replica) {
-            self.confirmations.succession().was_replica();
+            self.confirmations.succession().note_replica();
         }
     }
 
@@ -394,7 +394,7 @@ impl Node {
         if let Some(slots) = &mut self.slots {
             slots.table.move_at_once(step, moved, to);
             if step == MoveAtOnce::HasLeft {
-                slots.pauses.has_left();
+                slots.pauses.note_left();
             }
             slots.hides_locks |= matches!(step, MoveAtOnce::Comes | MoveAtOnce::HasCome);
         }

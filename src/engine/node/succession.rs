@@ -72,7 +72,7 @@ impl Succession {
     }
 
     /// Notes that the server was a replica when it last stopped, or until a moment ago.
-    pub(super) const fn was_replica(&mut self) {
+    pub(super) const fn note_replica(&mut self) {
         self.was_replica = true;
     }
 
