@@ -105,6 +105,11 @@ pub(super) enum Command {
     /// metrics are, but at most once a second.
     Exporter(Exporter),
     /// Start local nodes with the module, until Ctrl-C
+    ///
+    /// The first lines of the output say how to use them, and how to end one. Each server has its
+    /// settings in a file in the folder that is named there: `redis-server FILE` starts one again
+    /// that has ended, and it then ends on its own. INT, TERM and HUP end them all; a shell may
+    /// start a background job so that it ignores INT.
     Nodes(Nodes),
     /// Show what lockmod does, on five local nodes, in a few seconds
     Demo(Demo),
@@ -394,11 +399,12 @@ pub(super) struct Nodes {
     )]
     pub(super) cluster_of: Option<u8>,
 
-    /// How many replicas each master of the Cluster has. With any, the ttl is limited as with
-    /// --sentinel
+    /// How many replicas each master of the Cluster has, of which there are at least 3 then. The
+    /// ttl is limited as with --sentinel
     #[arg(
         long,
         requires = "cluster_of",
+        conflicts_with_all = ["count", "sentinel"],
         default_value_t = 0,
         value_parser = replicas,
         allow_hyphen_values = true

@@ -36,6 +36,8 @@ const SENTINELS: u16 = 3;
 const SENTINELS_NEEDED: u16 = 2;
 /// How many replicas its master has.
 const REPLICAS: u16 = 2;
+/// So many masters of a Cluster agree that another one is down.
+const MASTERS_MIN: u8 = 3;
 /// The longest ttl where a replica may become the master, which then waits it out: the default of
 /// `--ttl`.
 const MAX_TTL: Duration = Duration::from_secs(30);
@@ -56,14 +58,23 @@ pub(super) enum Layout {
 }
 
 impl Layout {
-    fn of(args: &Nodes) -> Layout {
-        match (args.sentinel, args.cluster_of) {
+    /// # Errors
+    /// If a master could never be replaced.
+    fn of(args: &Nodes) -> Result<Layout, Failure> {
+        if args.replicas > 0 && args.cluster_of.is_some_and(|masters| masters < MASTERS_MIN) {
+            let text = format!(
+                "--replicas needs --cluster {MASTERS_MIN} or more: fewer masters have no majority \
+                 without one of them, so a replica never takes its place"
+            );
+            return Err(Failure::usage(text));
+        }
+        Ok(match (args.sentinel, args.cluster_of) {
             (true, _) => Layout::Sentinel(MAX_TTL),
             (false, Some(masters)) => {
                 Layout::Cluster { masters: masters.into(), replicas: args.replicas.into() }
             }
             (false, None) => Layout::Apart(args.count.into()),
-        }
+        })
     }
 
     /// How many servers there are.
@@ -124,8 +135,10 @@ impl Layout {
 
 pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let layout = Layout::of(&args);
+    let layout = Layout::of(&args)?;
     let mut cluster = LocalNodes::prepare(&args.cluster, layout, args.port)?;
+    let mut progress = out::Progress::new();
+    progress.show(&format!("starting {}", layout.words()));
     cluster.start_all()?;
     let locker = cluster.to_servers()?;
     tokio::select! {
@@ -133,6 +146,7 @@ pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
         // The servers may take long, and the user no longer wants them.
         signal = signals.next() => return Err(Failure::interrupted(signal)),
     }
+    drop(progress);
     out::lines(cluster.welcome())?;
     tokio::select! {
         ended = cluster.attend() => ended,
@@ -293,6 +307,11 @@ impl LocalNodes {
             1 => ("the master", "even this one, waits"),
             _ => ("a master", "even these, waits"),
         };
+        // Of two servers, a majority are both.
+        let when = match self.layout.failover() {
+            Some((1, _)) => ", which grants once that server is back",
+            Some(_) | None => "",
+        };
         match self.layout.failover() {
             Some((_, max_ttl)) => lines.extend([
                 format!("lockmod.max-ttl is {0}: no --ttl may be longer", Length(max_ttl)),
@@ -300,7 +319,9 @@ impl LocalNodes {
                     "any new master, {ones} for about {}: see lockmod status",
                     Length(max_ttl + Duration::from(SUPPORT) * 3)
                 ),
-                format!("redis-cli -p {first} SHUTDOWN ends {one}, and a replica takes its place"),
+                format!(
+                    "redis-cli -p {first} SHUTDOWN ends {one}, and a replica takes its place{when}"
+                ),
             ]),
             None if is_cluster => lines.push(format!(
                 "redis-cli -p {first} SHUTDOWN ends {one}: then no lock in its slots can be had"
@@ -322,10 +343,15 @@ impl LocalNodes {
         fs::create_dir_all(&folder)?;
         // The output before there is a log: complaints about settings, or another program's output.
         let words = File::create(words_of(&folder))?;
-        let arguments = match self.layout.is_sentinel(index) {
-            true => self.of_sentinel(index, &folder)?,
+        let settings = match self.layout.is_sentinel(index) {
+            true => self.of_sentinel(index, &folder),
             false => self.of_server(index, &folder),
         };
+        let arguments = self.arguments(index);
+        // One that is started again may have written into its file.
+        if !Path::new(&arguments[0]).exists() {
+            fs::write(&arguments[0], settings)?;
+        }
         let process = spawn(&self.server, &arguments, &words).map_err(|error| {
             let server = self.server.display();
             let text = format!("cannot start {server}: {error}; --server names the server");
@@ -335,42 +361,50 @@ impl LocalNodes {
         Ok(())
     }
 
-    /// The arguments of a server with the module.
-    fn of_server(&self, index: usize, folder: &Path) -> Vec<OsString> {
-        let port = self.nodes[index].port.to_string();
-        let mut arguments: Vec<OsString> = ["--bind", "127.0.0.1", "--port", &port, "--save", ""]
-            .into_iter()
-            .chain(["--appendonly", "yes", "--appendfsync", "always", "--dir"])
-            .map(OsString::from)
-            .collect();
-        arguments.extend([folder.into(), "--logfile".into(), log_of(folder).into()]);
-        let is_replica = index > 0 && matches!(self.layout, Layout::Sentinel(_));
-        if is_replica {
-            let master = format!("127.0.0.1 {}", self.nodes[0].port);
-            arguments.extend(["--replicaof".into(), master.into()]);
+    /// The arguments of a server: its file, and what kind of server it is.
+    fn arguments(&self, index: usize) -> Vec<OsString> {
+        let folder = folder_of(&self.folder, index);
+        match self.layout.is_sentinel(index) {
+            true => vec![folder.join("sentinel.conf").into(), "--sentinel".into()],
+            false => vec![folder.join("redis.conf").into()],
         }
-        if let Layout::Cluster { .. } = self.layout {
-            let bus = self.nodes[index].bus.to_string();
-            let settings = ["--cluster-enabled", "yes", "--cluster-port", &bus];
-            arguments.extend(settings.map(OsString::from));
-            let down_after = DOWN_AFTER.as_millis().to_string();
-            let settings = ["--cluster-node-timeout", &down_after];
-            arguments.extend(settings.map(OsString::from));
-            let settings = ["--cluster-require-full-coverage", "no"];
-            arguments.extend(settings.map(OsString::from));
-        }
-        arguments.extend(["--loadmodule".into(), self.module.clone().into()]);
-        if let Some((replicas, max_ttl)) = self.layout.failover() {
-            let (replicas, max_ttl) = (replicas.to_string(), max_ttl.as_millis().to_string());
-            arguments.extend(["replicas", &replicas, "max-ttl", &max_ttl].map(OsString::from));
-        }
-        arguments
     }
 
-    /// The arguments of a Sentinel: one file, into which it writes.
-    fn of_sentinel(&self, index: usize, folder: &Path) -> Result<Vec<OsString>, Failure> {
-        let (file, down_after) = (folder.join("sentinel.conf"), DOWN_AFTER.as_millis());
-        let text = format!(
+    /// The settings of a server with the module.
+    fn of_server(&self, index: usize, folder: &Path) -> String {
+        let node = &self.nodes[index];
+        let mut lines = vec![
+            "bind 127.0.0.1".to_owned(),
+            format!("port {}", node.port),
+            "save \"\"".to_owned(),
+            "appendonly yes".to_owned(),
+            "appendfsync always".to_owned(),
+            "repl-diskless-sync-delay 0".to_owned(),
+            format!("dir {folder:?}"),
+            format!("logfile {:?}", log_of(folder)),
+        ];
+        if index > 0 && matches!(self.layout, Layout::Sentinel(_)) {
+            lines.push(format!("replicaof 127.0.0.1 {}", self.nodes[0].port));
+        }
+        if let Layout::Cluster { .. } = self.layout {
+            lines.extend([
+                "cluster-enabled yes".to_owned(),
+                format!("cluster-port {}", node.bus),
+                format!("cluster-node-timeout {}", DOWN_AFTER.as_millis()),
+                "cluster-require-full-coverage no".to_owned(),
+            ]);
+        }
+        let options = self.layout.failover().map_or_else(String::new, |(replicas, max_ttl)| {
+            format!(" replicas {replicas} max-ttl {}", max_ttl.as_millis())
+        });
+        lines.push(format!("loadmodule {:?}{options}\n", self.module));
+        lines.join("\n")
+    }
+
+    /// The settings of a Sentinel, which writes into its file.
+    fn of_sentinel(&self, index: usize, folder: &Path) -> String {
+        let down_after = DOWN_AFTER.as_millis();
+        format!(
             "bind 127.0.0.1\nport {}\ndir {folder:?}\nlogfile {:?}\n\
              sentinel monitor {GROUP} 127.0.0.1 {} {SENTINELS_NEEDED}\n\
              sentinel down-after-milliseconds {GROUP} {down_after}\n\
@@ -379,9 +413,7 @@ impl LocalNodes {
             log_of(folder),
             self.nodes[0].port,
             down_after * 5
-        );
-        fs::write(&file, text)?;
-        Ok(vec![file.into(), "--sentinel".into()])
+        )
     }
 
     /// Kills a node, as a power failure would.
@@ -416,8 +448,15 @@ impl LocalNodes {
                 let what = if self.layout.is_sentinel(index) { "Sentinel" } else { "node" };
                 let node = &mut self.nodes[index];
                 node.process = None;
-                let (port, log) = (node.port, log.display());
-                let text = format!("{what} 127.0.0.1:{port} has ended ({status}): see {log}");
+                let (port, log, server) = (node.port, log.display(), self.server.display());
+                let arguments = self.arguments(index);
+                let arguments: Vec<_> =
+                    arguments.iter().map(|word| word.to_string_lossy()).collect();
+                let again = format!("{server} {}", arguments.join(" "));
+                let text = format!(
+                    "{what} 127.0.0.1:{port} has ended ({status}): see {log}; `{again}` starts it \
+                     again"
+                );
                 warn(text, false);
             }
         }

@@ -191,7 +191,7 @@ fn as_typed(error: clap::Error, definition: &mut Command, typed: &[OsString]) ->
             None => with_variable(error, definition),
         },
         ErrorKind::UnknownArgument => with_whole_argument(error, typed),
-        ErrorKind::MissingRequiredArgument => with_variables(error, definition),
+        ErrorKind::MissingRequiredArgument => with_variables(error, definition, typed),
         _ => error,
     };
     // The default usage line treats values from the environment as used, and so shows them as
@@ -273,13 +273,14 @@ fn with_whole_argument(mut error: clap::Error, typed: &[OsString]) -> clap::Erro
 
 /// The same error, with the environment variables that can replace the missing arguments. The
 /// argument that requires them may come from such a variable too.
-fn with_variables(mut error: clap::Error, definition: &Command) -> clap::Error {
+fn with_variables(mut error: clap::Error, definition: &Command, typed: &[OsString]) -> clap::Error {
     let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
         return error;
     };
     let named = missing.iter().map(|argument| {
         let name = argument.split_whitespace().next().and_then(|flag| flag.strip_prefix("--"));
-        let mut arguments = definition.get_subcommands().flat_map(Command::get_arguments);
+        let command = typed.get(1).and_then(|command| definition.find_subcommand(command));
+        let mut arguments = command.into_iter().flat_map(Command::get_arguments);
         let known = arguments.find(|known| known.get_long().is_some() && known.get_long() == name);
         match known.and_then(clap::Arg::get_env) {
             Some(variable) => format!("{argument} (or {})", variable.to_string_lossy()),

@@ -145,6 +145,7 @@ async fn of_failover(args: &Demo, mut teller: Teller) -> Result<(), Failure> {
     teller.say("the master is killed")?;
     let lost = guard.lost().await;
     teller.say(&format!("alice is told that the lock is lost: {lost}"))?;
+    teller.say("a lease of 20s would have outlasted this failover; hers was of 5s, to be quick")?;
     drop(guard);
     let guard = teller.wait_for(&bob).await?;
     teller.granted("bob", &guard)?;

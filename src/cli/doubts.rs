@@ -45,17 +45,20 @@ pub(super) fn doubles(survey: &Survey) -> Vec<String> {
     survey.nodes.iter().filter_map(told).collect()
 }
 
-/// The same, from fresh answers of the nodes.
-pub(super) async fn doubles_at_once(locker: &Locker) -> Vec<String> {
-    let reports = locker.settle().await;
-    reports.iter().filter_map(|report| double(&report.node, &report.vote)).collect()
+/// What is wrong with the list of nodes, from fresh answers: nodes that are another node under a
+/// second name, and servers in a URL that belong to something else.
+pub(super) async fn mistakes(locker: &Locker) -> Vec<String> {
+    let (reports, dead_ends) = tokio::join!(locker.settle(), locker.dead_ends());
+    let doubles = reports.iter().filter_map(|report| double(&report.node, &report.vote));
+    let strangers = dead_ends.iter().filter(|it| matches!(it.vote, Vote::Refused(_)));
+    doubles.chain(strangers.map(dead_end)).collect()
 }
 
-/// Warns about nodes that are another node under a second name, as soon as all have answered.
-pub(super) fn tell_doubles(locker: &Locker, as_json: bool) -> JoinHandle<()> {
+/// Warns about [`mistakes`], as soon as all have answered.
+pub(super) fn tell_mistakes(locker: &Locker, as_json: bool) -> JoinHandle<()> {
     let locker = locker.clone();
     tokio::spawn(async move {
-        doubles_at_once(&locker).await.iter().for_each(|text| warn(text, as_json));
+        mistakes(&locker).await.iter().for_each(|text| warn(text, as_json));
     })
 }
 
@@ -86,11 +89,17 @@ pub(super) fn dead_ends(survey: &Survey, reports: &[NodeReport]) -> Vec<String> 
     let answers = |report: &&NodeReport| {
         survey.nodes.iter().any(|node| node.node == report.node && node.status.is_ok())
     };
-    let told = reports.iter().filter(answers).map(|report| {
-        let node = rows::shown(report.node.as_bytes());
-        format!("{node}: a server in its URL does not lead there: {}", report.vote)
-    });
-    told.collect()
+    reports.iter().filter(answers).map(dead_end).collect()
+}
+
+fn dead_end(report: &NodeReport) -> String {
+    let node = rows::shown(report.node.as_bytes());
+    match &report.vote {
+        Vote::Refused(text) => {
+            format!("{node}: a server in its URL does not belong to it: {text}: leave that one out")
+        }
+        vote => format!("{node}: a server in its URL is of no use at present: {vote}"),
+    }
 }
 
 /// The warning about each master with more replicas than it is told of, as in its log.

@@ -130,7 +130,7 @@ impl Failure {
         let is_code = |text: &str| code::word_of(text) == code::BADTTL.word;
         let is_over = |vote: &Vote| matches!(vote, Vote::Refused(text) if is_code(text));
         match self.nodes.iter().any(|report| is_over(&report.vote)) {
-            true => self.but(&format!("--ttl {ttl} is too long")),
+            true => self.but(&format!("give a shorter --ttl than {ttl}")),
             false => self,
         }
     }

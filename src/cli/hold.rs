@@ -14,13 +14,14 @@ use crate::client::Fence;
 pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
     let (name, locker) = (&args.claim.name, args.claim.builder(args.wait)?.build()?);
     let mut signals = Signals::new()?.or_closed_pipe()?;
-    let guard = waiting::acquire(&locker, &args.claim, &mut signals, args.json).await?;
+    let guard =
+        waiting::acquire(&locker, (&args.claim, args.wait), &mut signals, args.json).await?;
     if let Err(unprinted) = tell_held(&args, guard.fence()) {
         // Without the output, the user would not know that the lock is held.
         drop(guard.release().await);
         return Err(unprinted.into());
     }
-    drop(doubts::tell_doubles(&locker, args.json));
+    drop(doubts::tell_mistakes(&locker, args.json));
     let lease = args.claim.lease();
     let mut renewals = RenewalWatch::new(&guard, lease, "it is lost", args.json);
     tokio::select! {

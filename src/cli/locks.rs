@@ -21,9 +21,10 @@ use crate::wire::{code, outcome};
 pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
     let (name, builder) = (&args.claim.name, args.claim.builder(args.wait)?);
     let (locker, mut signals) = (builder.renew(false).build()?, Signals::new()?.or_closed_pipe()?);
-    let guard = waiting::acquire(&locker, &args.claim, &mut signals, args.json).await?;
+    let guard =
+        waiting::acquire(&locker, (&args.claim, args.wait), &mut signals, args.json).await?;
     // This also gives the commands to slow nodes time to be written.
-    let doubles = doubts::doubles_at_once(&locker).await;
+    let mistakes = doubts::mistakes(&locker).await;
     if guard.is_lost() {
         let lost = guard.lost().await;
         let failure = Failure::lost_while_held((name, " at once"), lost, &guard);
@@ -49,7 +50,7 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
             format!("valid for {}{kind}", Length::rounded_down(lease.valid_for)),
         ])
     };
-    doubles.iter().for_each(|text| warn(text, args.json));
+    mistakes.iter().for_each(|text| warn(text, args.json));
     let Err(unprinted) = printed else { return Ok(()) };
     let failure = Failure::from(unprinted);
     // The token is known only here, so only this process can release the lock.

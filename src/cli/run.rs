@@ -39,8 +39,8 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
     let grace = (args.claim.ttl.length / GRACE_DIVISOR).min(GRACE_MAX);
     let locker = args.claim.builder(args.wait)?.lost_margin(grace).build()?;
     let mut signals = Signals::new()?;
-    let guard = acquire(&locker, &args.claim, &mut signals, false).await?;
-    let doubles = doubts::tell_doubles(&locker, false);
+    let guard = acquire(&locker, (&args.claim, args.wait), &mut signals, false).await?;
+    let mistakes = doubts::tell_mistakes(&locker, false);
     let until = Instant::now().checked_add(args.at_least);
     let watch = Watch::new()?;
     // Ctrl-Z may have stopped this process until now.
@@ -60,7 +60,7 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
             let signal = hold((&args, &mut job), &guard, until, &mut signals).await;
             let released = guard.release().await;
             let doubt = doubts::of_end(&locker, args.claim.lease(), released).await;
-            drop(doubles.await);
+            drop(mistakes.await);
             doubt.iter().for_each(|text| warn(text, false));
             signal.map_or(Ok(code), |signal| Err(cut_short(signal, code)))
         }

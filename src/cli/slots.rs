@@ -44,6 +44,8 @@ pub(super) async fn share_out(servers: &[(u16, u16)], masters: usize) -> Result<
         let (master, _) = servers[index % masters];
         let id = tell(master, "CLUSTER MYID").await?;
         tell(*port, &format!("CLUSTER REPLICATE {id}")).await?;
+    }
+    for (port, _) in &servers[masters..] {
         while !tell(*port, "INFO replication").await?.contains("master_link_status:up") {
             pause(*port, deadline).await?;
         }

@@ -17,7 +17,7 @@ const PADDED_MAX: usize = 60;
 
 pub(super) async fn status(args: Status) -> Result<(), Failure> {
     let locker = args.connection.locker()?;
-    let survey = locker.survey(args.limit).await;
+    let (survey, dead_ends) = tokio::join!(locker.survey(args.limit), locker.dead_ends());
     if args.json {
         out::line(json(&survey))?;
     } else {
@@ -28,7 +28,7 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
         doubts::doubles(&survey),
         doubts::parts_of_clusters(&survey),
         doubts::excess(&survey),
-        doubts::dead_ends(&survey, &locker.dead_ends().await),
+        doubts::dead_ends(&survey, &dead_ends),
     ];
     // Without a limit, no locks are shown.
     let incomplete = if args.limit == 0 { Vec::new() } else { doubts::incomplete(&survey) };
@@ -158,7 +158,8 @@ fn json(survey: &Survey) -> Json {
                 survey.is_cut
                     || !survey.given_up.is_empty()
                     || survey.unnamed + survey.hidden > 0
-                    || survey.nodes.iter().any(|node| node.unlisted.is_some()),
+                    || survey.nodes.iter().any(|node| node.unlisted.is_some())
+                    || survey.nodes.iter().any(|node| doubts::unknown_slots(node).is_some()),
             ),
         ),
     ])

@@ -22,17 +22,18 @@ const NAME_MIN: usize = 8;
 /// The columns that a label always keeps.
 const LABEL_MIN: usize = 12;
 
-/// Acquires the lock, and meanwhile shows a person at a terminal who holds it and how many wait.
+/// Acquires the lock, for which it waits at most so long. Meanwhile, a person at a terminal sees
+/// who holds it and how many wait.
 ///
 /// # Errors
 /// If it is not acquired, or a signal came: then nothing is left on the nodes that can be reached.
 pub(super) async fn acquire(
     locker: &Locker,
-    claim: &Claim,
+    (claim, wait): (&Claim, Duration),
     signals: &mut Signals,
     as_json: bool,
 ) -> Result<Guard, Failure> {
-    let acquired = watch(locker, claim, signals, as_json).await;
+    let acquired = watch(locker, (claim, wait), signals, as_json).await;
     let Err(failure) = acquired else { return acquired };
     // The release of a minority's grants is still queued: this process must not end before it is
     // written, or those leases stand for their ttl.
@@ -42,7 +43,7 @@ pub(super) async fn acquire(
 
 async fn watch(
     locker: &Locker,
-    claim: &Claim,
+    (claim, wait): (&Claim, Duration),
     signals: &mut Signals,
     as_json: bool,
 ) -> Result<Guard, Failure> {
@@ -52,7 +53,8 @@ async fn watch(
     let mut acquiring = acquire.into_future();
     let mut telling = interval(TELL_EVERY);
     telling.tick().await;
-    let (mut progress, mut is_warned) = (Progress::new(), false);
+    // Without a wait, the error comes in a moment.
+    let (mut progress, mut is_warned) = (Progress::new(), wait.is_zero());
     let signal = loop {
         tokio::select! {
             guard = &mut acquiring => return Ok(guard?),

@@ -127,11 +127,11 @@ impl Answering {
         Ok(())
     }
 
-    /// Whether one of these masters belongs to the Cluster that is the node `node`.
-    pub(super) fn is_of(&self, node: usize, masters: &[String]) -> bool {
+    /// The ids of the masters of the Cluster that is the node `node`, if they are known.
+    pub(super) fn masters_of(&self, node: usize) -> Option<Vec<String>> {
         let known = self.known();
         let cluster = known.clusters.iter().find(|cluster| cluster.node == node);
-        cluster.is_some_and(|cluster| masters.iter().any(|id| cluster.masters.contains(id)))
+        cluster.map(|cluster| cluster.masters.clone())
     }
 
     /// The refusal of a node because of another one. Which of them connects first is chance, so

@@ -63,7 +63,7 @@ impl Locker {
             let timer = std::pin::pin!(core.world.sleep(core.settings.plan.timeout));
             match inbox.next(timer).await {
                 Some(delivery) => replies.push(delivery.outcome.map_err(Vote::from)?),
-                None => return Err(Vote::TimedOut),
+                None => return Err(core.world.silence(server.node)),
             }
         }
         Ok(replies)

@@ -157,6 +157,11 @@ impl Address {
         &self.name
     }
 
+    /// Whether it has a user or a password.
+    pub(super) const fn has_login(&self) -> bool {
+        matches!(&self.way, Way::Url(NodeUrl { password: Some(_), .. }))
+    }
+
     /// Whether the connection is encrypted.
     pub(super) const fn is_tls(&self) -> bool {
         matches!(&self.way, Way::Url(NodeUrl { place: Location::Tcp { is_tls: true, .. }, .. }))

@@ -225,9 +225,12 @@ impl Core {
 
     /// The votes about the lock `name`, with the names of their nodes.
     pub(super) fn reports(&self, name: &[u8], votes: Vec<Vote>) -> Vec<NodeReport> {
-        let report = |(node, vote): (usize, Vote)| NodeReport {
-            master: self.world.master_of(node, name),
-            ..NodeReport::new(Arc::clone(&self.world.nodes()[node]), vote)
+        let report = |(node, vote): (usize, Vote)| {
+            let vote = if vote == Vote::TimedOut { self.world.silence(node) } else { vote };
+            NodeReport {
+                master: self.world.master_of(node, name),
+                ..NodeReport::new(Arc::clone(&self.world.nodes()[node]), vote)
+            }
         };
         votes.into_iter().enumerate().map(report).collect()
     }

@@ -32,8 +32,7 @@ impl Links {
                 Destination::Server(_) => Vec::new(),
                 Destination::Group(group) => group.dead_ends(patience).await,
                 Destination::Cluster(seeds) => {
-                    let is_own = |masters: &[String]| self.answering().is_of(node, masters);
-                    seeds.dead_ends(patience, &is_own).await
+                    seeds.dead_ends(patience, || self.answering().masters_of(node)).await
                 }
             };
             let report = |failure| NodeReport::new(place.name().clone(), Vote::from(failure));

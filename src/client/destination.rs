@@ -98,7 +98,7 @@ impl Destination {
     }
 
     /// Connects and logs in within `limit`, or within twice that for a group, whose master must be
-    /// found first; `asked` is then the master that was asked, if one was.
+    /// found first; `note_asked` is then told which master is asked.
     ///
     /// # Errors
     /// Why that was not possible.
@@ -106,7 +106,7 @@ impl Destination {
         &self,
         channel: &[u8],
         limit: Duration,
-        asked: &mut Option<Arc<str>>,
+        note_asked: &(dyn Fn(&Arc<str>) + Send + Sync),
     ) -> Result<Arrived, NoReply> {
         // The same word as for a node that hangs later: an operator cannot tell the two apart.
         let silent = |_| NoReply::TimedOut;
@@ -116,7 +116,7 @@ impl Destination {
                 Ok(Arrived { login, master: None })
             }
             Destination::Group(group) => {
-                let connecting = timeout(limit * 2, group.connect(channel, limit, asked));
+                let connecting = timeout(limit * 2, group.connect(channel, limit, note_asked));
                 let (login, name, watch) = connecting.await.map_err(silent)??;
                 Ok(Arrived { login, master: Some((name, watch)) })
             }

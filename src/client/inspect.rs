@@ -92,7 +92,7 @@ impl Locker {
         let info = |(node, outcome): (usize, Option<Result<LockInfo, Vote>>)| NodeInfo {
             node: Arc::clone(&core.world.nodes()[node]),
             master: core.world.master_of(node, name.as_ref()),
-            info: outcome.unwrap_or(Err(Vote::TimedOut)),
+            info: outcome.unwrap_or_else(|| Err(core.world.silence(node))),
         };
         outcomes.into_iter().enumerate().map(info).collect()
     }

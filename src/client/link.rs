@@ -154,10 +154,9 @@ impl LinkState {
 
     /// Notes that the node cannot be reached, or the master of its group that was asked. Returns
     /// whether the link is dropped.
-    fn fail(&self, failure: &NoReply, asked: Option<Arc<str>>) -> bool {
+    fn fail(&self, failure: &NoReply) -> bool {
         let mut line = self.line();
         line.fail(failure);
-        line.master = asked.or_else(|| line.master.take());
         let is_closed = line.is_closed;
         let Some(router) = self.seat.router() else { return is_closed };
         let left = if is_closed { std::mem::take(&mut line.items) } else { VecDeque::new() };
@@ -231,8 +230,7 @@ async fn drive(driver: Driver, destination: Destination, patience: Duration) {
     let stall = stall_of(patience);
     let mut pause = PAUSE_MIN;
     loop {
-        let mut asked = None;
-        match connect(shared, &destination, stall, &mut asked).await {
+        match connect(shared, &destination, stall).await {
             Ok(Arrived { login, master }) => {
                 let (master, watch) = master.unzip();
                 {
@@ -252,7 +250,7 @@ async fn drive(driver: Driver, destination: Destination, patience: Duration) {
                 }
             }
             Err(failure) => {
-                let is_closed = shared.fail(&failure, asked);
+                let is_closed = shared.fail(&failure);
                 if is_closed {
                     return;
                 }
@@ -268,10 +266,10 @@ async fn connect(
     shared: &LinkState,
     destination: &Destination,
     stall: Duration,
-    asked: &mut Option<Arc<str>>,
 ) -> Result<Arrived, NoReply> {
+    let note_asked = |master: &Arc<str>| shared.line().master = Some(Arc::clone(master));
     // This takes several round trips: on a slow network far longer than one answer.
-    let arrived = destination.connect(shared.seat.wakes.channel(), stall, asked).await?;
+    let arrived = destination.connect(shared.seat.wakes.channel(), stall, &note_asked).await?;
     shared.seat.answering.note(shared.seat.place, arrived.login.server)?;
     Ok(arrived)
 }

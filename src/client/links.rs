@@ -11,7 +11,10 @@ use super::destination::Destination;
 use super::inbox::ReplyTo;
 use super::link::{Link, LinkSeat};
 use super::packet::Packet;
+use super::seeds::NOBODY;
+use super::sentinel::SILENCE;
 use super::slot_links::{SlotLinks, Spawn};
+use super::vote::Vote;
 use super::wakes::Wakes;
 
 /// The connections to all nodes, in their order. A custom world may implement [`World::nodes`],
@@ -117,6 +120,21 @@ impl Links {
         match &self.links[node] {
             NodeLinks::One(link) => link.state().line().master.clone(),
             NodeLinks::Slots(links) => links.master_of(name),
+        }
+    }
+
+    /// What is said of a node that has not answered in time. While the masters of a group or a
+    /// Cluster are not known, nobody was asked but those who know them.
+    pub(super) fn silence(&self, node: usize) -> Vote {
+        let is_group = matches!(self.destinations[node], Destination::Group(_));
+        match &self.links[node] {
+            NodeLinks::One(link) if is_group && link.state().line().master.is_none() => {
+                Vote::Unreachable(SILENCE.into())
+            }
+            NodeLinks::Slots(links) if links.masters().is_empty() => {
+                Vote::Unreachable(NOBODY.into())
+            }
+            NodeLinks::One(_) | NodeLinks::Slots(_) => Vote::TimedOut,
         }
     }
 

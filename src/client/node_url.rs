@@ -359,23 +359,7 @@ fn database(text: &str) -> Result<i64, String> {
 
 /// Checks a URL for the mistakes that can be told apart.
 fn check(url: &str) -> Result<(), String> {
-    if url.is_empty() {
-        return Err(
-            "it is empty: perhaps a variable is not set, or there is a comma too many".to_owned()
-        );
-    }
-    check_blanks(url)?;
-    let start = || {
-        "it does not begin with a scheme and ://, as redis:// (the URL of a Cluster or of \
-         Sentinels has commas, and is one)"
-            .to_owned()
-    };
-    let parts = split(url).ok_or_else(start)?;
-    if !SCHEMES.contains(&parts.scheme) {
-        let is_known = SCHEMES.contains(&&*parts.scheme.to_ascii_lowercase());
-        let case = if is_known { ": write it in lower case" } else { "" };
-        return Err(format!("'{}' is not a scheme for nodes{case}", parts.scheme));
-    }
+    let parts = check_start(url)?;
     if url.matches("://").count() > 1 {
         return Err("it looks like several: give one URL per node".to_owned());
     }
@@ -397,6 +381,31 @@ fn check(url: &str) -> Result<(), String> {
             .to_owned());
     }
     Ok(())
+}
+
+/// Checks that it is a URL of a node.
+fn check_start(url: &str) -> Result<Parts<'_>, String> {
+    if url.is_empty() {
+        return Err(
+            "it is empty: perhaps a variable is not set, or there is a comma too many".to_owned()
+        );
+    }
+    if url.starts_with(['"', '\'']) {
+        return Err("it begins with a quote: leave the quotes out".to_owned());
+    }
+    check_blanks(url)?;
+    let start = || {
+        "it does not begin with a scheme and ://, as redis:// (the URL of a Cluster or of \
+         Sentinels has commas, and is one)"
+            .to_owned()
+    };
+    let parts = split(url).ok_or_else(start)?;
+    if !SCHEMES.contains(&parts.scheme) {
+        let is_known = SCHEMES.contains(&&*parts.scheme.to_ascii_lowercase());
+        let case = if is_known { ": write it in lower case" } else { "" };
+        return Err(format!("'{}' is not a scheme for nodes{case}", parts.scheme));
+    }
+    Ok(parts)
 }
 
 /// Refuses blanks: the parser would drop most of them without a word, even from a password.
@@ -556,6 +565,8 @@ mod tests {
             ("", "empty"),
             ("127.0.0.1:7001", "does not begin with a scheme"),
             ("redis:/h", "a scheme and ://"),
+            ("\"redis://h\"", "leave the quotes out"),
+            ("'redis+cluster://h", "leave the quotes out"),
             ("http://h", "'http' is not a scheme for nodes"),
             ("Redis://h", "'Redis' is not a scheme for nodes: write it in lower case"),
             ("redis://h:99999", "'99999'"),

@@ -22,6 +22,8 @@ const NEXT_AFTER: Duration = Duration::from_millis(25);
 /// How long the next answer may take once all are asked, and one has told of a Cluster that lacks
 /// slots.
 const BETTER_WITHIN: Duration = Duration::from_millis(250);
+/// The text if no server answers.
+pub(super) const NOBODY: &str = "no node of the Cluster answers";
 /// So many servers that tell the same of such a Cluster are enough.
 const AGREEING: usize = 3;
 
@@ -152,26 +154,30 @@ impl Seeds {
                 Ok(None) | Err(_) => break,
             }
         }
-        let none = || most_telling(failures, "no node of the Cluster answers");
+        let none = || most_telling(failures, NOBODY);
         views.best().ok_or_else(none)
     }
 
-    /// Why servers in the URL do not lead to this Cluster, of which are the masters with ids for
-    /// which `is_own` is true.
+    /// Why servers in the URL do not lead to this Cluster. Its masters have these ids by the time
+    /// that all have answered; if that is still unknown, the first that answers decides.
     pub(super) async fn dead_ends(
         &self,
         patience: Duration,
-        is_own: &(dyn Fn(&[String]) -> bool + Sync),
+        masters: impl FnOnce() -> Option<Vec<String>>,
     ) -> Vec<NoReply> {
         let asked = self.places.iter().map(|place| async move {
-            let masters: Vec<String> = match self.ask_within(patience, place).await {
-                Ok(view) => view.into_iter().map(|range| range.id).collect(),
-                Err(failure) => return Some(failure),
-            };
-            let other = || NoReply::Refused("a server of another Cluster".into()).at(place);
-            (!is_own(&masters)).then(other)
+            let told = self.ask_within(patience, place).await;
+            told.map(|view| view.into_iter().map(|range| range.id).collect::<Vec<String>>())
         });
-        join_all(asked).await.into_iter().flatten().collect()
+        let told = join_all(asked).await;
+        let first = || told.iter().find_map(|told| told.as_ref().ok()).cloned();
+        let own = masters().or_else(first).unwrap_or_default();
+        let judged = self.places.iter().zip(told).filter_map(|(place, told)| match told {
+            Ok(ids) if ids.iter().any(|id| own.contains(id)) => None,
+            Ok(_) => Some(NoReply::Refused("a server of another Cluster".into()).at(place)),
+            Err(failure) => Some(failure),
+        });
+        judged.collect()
     }
 
     /// The answer of one server within `patience`.

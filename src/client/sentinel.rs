@@ -31,7 +31,7 @@ use crate::wire::resp::{Reader, Reply};
 /// What a Sentinel publishes when a group has another master.
 const SWITCHED: &[u8] = b"+switch-master";
 /// The text if no Sentinel answers.
-const SILENCE: &str = "no Sentinel answers";
+pub(super) const SILENCE: &str = "no Sentinel answers";
 /// When most Sentinels have answered, the others have this long to report something newer.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 /// A Sentinel on whose connection nothing can arrive is asked again after this long, and then after
@@ -140,7 +140,7 @@ impl WatchedGroup {
     }
 
     /// Connects to the master, with a watch that tells when another server becomes the master.
-    /// `patience` is how long the Sentinels have to answer; `asked` becomes the master that they
+    /// `patience` is how long the Sentinels have to answer; `note_asked` is told which master they
     /// name, before it is asked.
     ///
     /// # Errors
@@ -149,7 +149,7 @@ impl WatchedGroup {
         &self,
         channel: &[u8],
         patience: Duration,
-        asked: &mut Option<Arc<str>>,
+        note_asked: &(dyn Fn(&Arc<str>) + Send + Sync),
     ) -> Result<(Login, Arc<str>, SwitchWatch), NoReply> {
         let told = self.ask_all(patience).await?;
         let newest = newest(&told).ok_or_else(|| NoReply::Unreachable("no Sentinel".into()))?;
@@ -158,7 +158,7 @@ impl WatchedGroup {
         let (place, epoch) = hint.unwrap_or_else(|| (newest.master.clone(), newest.epoch));
         let master = self.login.master_at(place.clone());
         let name = Arc::clone(master.name());
-        *asked = Some(Arc::clone(&name));
+        note_asked(&name);
         let login = master.connect(channel).await;
         let login = login.map_err(|failure| failure.at(format_args!("its master {name}")))?;
         let posts: Vec<Post> = told.into_iter().map(|told| told.post).collect();
@@ -331,7 +331,7 @@ fn refusal(text: &str) -> NoReply {
 /// Why a Sentinel has not answered, with its name.
 fn in_words(sentinel: &Address, failure: NoReply) -> NoReply {
     let failure = match failure {
-        NoReply::NoPermission(text) => {
+        NoReply::NoPermission(text) if !sentinel.has_login() => {
             let advice = "a login at the Sentinels is given behind the name of the group, as \
                           ?sentinel_username=...&sentinel_password=...";
             NoReply::NoPermission(format!("{text}; {advice}").into())

@@ -397,7 +397,8 @@ impl Routing {
     /// command if it is not sent on.
     fn send_on(&self, mut item: Item, error: &str, host: &str) -> Option<Item> {
         let is_sent_on = !item.is_direct();
-        if is_sent_on && code::word_of(error) == code::TRYAGAIN.word && item.hops < HOPS_MAX {
+        let is_later = code::word_of(error) == code::TRYAGAIN.word;
+        if is_sent_on && is_later && self.is_awaited_after(item.hops + 1) {
             item.redirected();
             self.send_later(item);
             return None;
@@ -427,6 +428,13 @@ impl Routing {
             None => self.give_up(item, NoReply::Unavailable(MOVING.into())),
         }
         None
+    }
+
+    /// Whether the sender of a command still waits after so many pauses, for long enough to learn
+    /// why there is no other answer than "later".
+    fn is_awaited_after(&self, hops: u8) -> bool {
+        let paused = AGREE_MIN * 2_u32.pow(u32::from(hops.min(HOPS_MAX)) + 1);
+        hops <= HOPS_MAX && paused < self.patience / 2
     }
 
     /// Tells the sender of a command that it was not carried out. A release that is owed is sent

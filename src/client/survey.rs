@@ -18,7 +18,7 @@ use super::printable::Named;
 use super::reading::{error_vote, lock_info};
 use super::search::{Counted, Locks, Wanted};
 use super::slots::own_slots;
-use super::vote::Vote;
+use super::vote::{NodeReport, Vote};
 use crate::engine::{Fence, LockState, Uncounted};
 use crate::wire::code::{self, Meaning};
 use crate::wire::lock_info::LockInfo;
@@ -321,6 +321,8 @@ impl Locker {
         if survey.nodes[node].status.is_err() || survey.nodes[node].unlisted.is_some() {
             return found;
         }
+        let slots = survey.nodes[node].status.as_ref().ok().and_then(|told| told.slots.as_ref());
+        let silent: &[NodeReport] = slots.map_or(&[], |share| &share.silent);
         let is_missing = |lock: &LockSurvey| lock.nodes[node].is_none();
         let names = survey.locks.iter().filter(|(_, lock)| is_missing(lock));
         let mut by_server: BTreeMap<AskedServer, Vec<&Vec<u8>>> = BTreeMap::new();
@@ -328,7 +330,10 @@ impl Locker {
             let server = AskedServer { node, master: self.core().world.master_of(node, name) };
             by_server.entry(server).or_default().push(name);
         }
-        for (server, names) in by_server {
+        let is_silent = |server: &AskedServer| {
+            silent.iter().any(|report| server.master.as_deref() == Some(&*report.node))
+        };
+        for (server, names) in by_server.into_iter().filter(|(server, _)| !is_silent(server)) {
             for names in names.chunks(ASKED_AT_ONCE) {
                 let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
                 // A server that does not answer now has nothing to add.

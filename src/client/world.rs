@@ -188,6 +188,11 @@ impl AnyWorld {
         }
     }
 
+    /// What is said of a node that has not answered in time.
+    pub(super) fn silence(&self, node: usize) -> super::vote::Vote {
+        self.links().map_or(super::vote::Vote::TimedOut, |links| links.silence(node))
+    }
+
     /// The current master of the node's group, if the node is the master of a group; all masters of
     /// a Cluster.
     pub(super) fn masters(&self, node: usize) -> Vec<Arc<str>> {

@@ -1,10 +1,13 @@
 //! A Redis Cluster as one node: each lock is at the master of its slot, wherever that moves.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lockmod::client::{AcquireError, BuildError, Locker, LockerBuilder, Vote};
+use redis::Value;
 use rustix::process::Signal;
 
 use crate::cli::{RunningNodes, lockmod, nodes_command, signal, text};
@@ -601,6 +604,32 @@ fn a_server_that_hangs_does_not_hide_the_others_of_a_cluster() {
     cluster.masters[0].resume();
 }
 
+/// Regression: the client asked again until its time was over, and a master that had answered each
+/// time was said to have timed out.
+#[test]
+fn a_master_that_lacks_the_others_is_reported_with_what_it_answers() {
+    let cluster = Cluster::start(3, || server().config("cluster-require-full-coverage", "no"));
+    let name = cluster.tag_at(0);
+    cluster.masters[1..].iter().for_each(Server::pause);
+    let (mut said, mut count) = (String::new(), 0);
+    wait_until("it lacks them", || {
+        count += 1;
+        let mut acquire = lockmod(&[], &["acquire", &format!("{name}-{count}")]);
+        let output = acquire.env("LOCKMOD_NODES", cluster.url()).output().unwrap();
+        said = text(&output.stderr);
+        output.status.code() == Some(121)
+    });
+    assert!(said.contains("TRYAGAIN either slot"), "{said}");
+    assert!(!said.contains("timed out") && !said.contains("slow network"), "{said}");
+    // Regression: it had timed out, as if it had been asked for the lock.
+    cluster.masters[0].pause();
+    let mut acquire = lockmod(&[], &["acquire", &name]);
+    let output = acquire.env("LOCKMOD_NODES", cluster.url()).output().unwrap();
+    let told = text(&output.stderr);
+    assert!(told.contains("unreachable (no node of the Cluster answers)"), "{told}");
+    cluster.masters.iter().for_each(Server::resume);
+}
+
 /// By default, the rest of a Cluster refuses everything then.
 #[test]
 fn status_says_of_a_cluster_that_is_down_that_it_grants_nothing() {
@@ -635,9 +664,14 @@ fn status_names_the_servers_in_a_url_that_do_not_lead_to_the_node() {
     };
     assert_eq!(told(&cluster.url()), "");
     let said = told(&url);
-    assert!(said.contains(&format!("refused: 127.0.0.1:{stranger}: a server of another Clus")));
-    assert!(said.contains(&format!("refused: 127.0.0.1:{alone}: it is not a node of a Cluster")));
-    assert_eq!(said.matches("a server in its URL does not lead there").count(), 2, "{said}");
+    let told_of = "a server in its URL does not belong to it: 127.0.0.1";
+    assert!(said.contains(&format!("{told_of}:{stranger}: a server of another Cluster")), "{said}");
+    assert!(said.contains(&format!("{told_of}:{alone}: it is not a node of a Cluster")), "{said}");
+    assert_eq!(said.matches(told_of).count(), 2, "{said}");
+    // Two clients that found different Clusters had the lock.
+    let mut run = lockmod(&[], &["run", "a", "--", "true"]);
+    let output = run.env("LOCKMOD_NODES", &url).output().unwrap();
+    assert_eq!(text(&output.stderr).matches(told_of).count(), 2);
     let dead = cluster.masters[1].port();
     cluster.masters[1].kill();
     let said = told(&cluster.url());
@@ -650,16 +684,6 @@ fn a_local_cluster_is_one_node() {
     let command = nodes_command(&["--cluster", "3"], folder.path());
     let RunningNodes { mut child, said, urls: url, .. } = RunningNodes::start(command);
     assert!(said.starts_with("a Cluster of 3 masters in "), "{said}");
-    let replicas = nodes_command(&["--cluster", "2", "--replicas", "1"], folder.path());
-    let mut replicas = RunningNodes::start(replicas);
-    assert!(replicas.said.starts_with("a Cluster of 2 masters with 1 replica each in "));
-    wait_until("each master has its replica", || {
-        let mut status = lockmod(&[], &["status"]);
-        let output = status.env("LOCKMOD_NODES", &replicas.urls).output().unwrap();
-        text(&output.stdout).contains("; 1 of 1 replicas")
-    });
-    signal(&replicas.child, Signal::TERM);
-    assert!(replicas.child.wait().unwrap().success());
     for name in ["a", "b", "c", "d"] {
         let mut run = lockmod(&[], &["run", name, "--", "true"]);
         assert!(run.env("LOCKMOD_NODES", &url).status().unwrap().success());
@@ -667,4 +691,46 @@ fn a_local_cluster_is_one_node() {
     signal(&child, Signal::TERM);
     assert!(child.wait().unwrap().success());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_local_cluster_says_how_to_start_a_server_again_without_which_a_replica_never_grants() {
+    let folder = tempfile::tempdir().unwrap();
+    let replicas = nodes_command(&["--cluster", "3", "--replicas", "1"], folder.path());
+    let mut replicas = RunningNodes::start(replicas);
+    assert!(replicas.said.starts_with("a Cluster of 3 masters with 1 replica each in "));
+    wait_until("each master has its replica", || {
+        let mut status = lockmod(&[], &["status"]);
+        let output = status.env("LOCKMOD_NODES", &replicas.urls).output().unwrap();
+        text(&output.stdout).contains("; 1 of 1 replicas")
+    });
+    // Regression: nothing said how to start the ended server again, without which its replica
+    // never grants.
+    let mut lines = replicas.lines.map(Result::unwrap);
+    let hint = lines.find(|line| line.contains("which grants once that server is back")).unwrap();
+    let port = hint.strip_prefix("redis-cli -p ").unwrap().split(' ').next().unwrap();
+    let url = format!("redis://127.0.0.1:{port}");
+    let ended = redis::cmd("SHUTDOWN").query::<()>(&mut redis::Client::open(url).unwrap());
+    assert!(ended.is_err(), "it closes the connection");
+    let mut said = BufReader::new(replicas.child.stderr.take().unwrap()).lines();
+    let said = said.find_map(|line| line.unwrap().split('`').nth(1).map(str::to_owned)).unwrap();
+    wait_until("another takes its place", || {
+        let mut status = lockmod(&[], &["status", "--json"]);
+        let output = status.env("LOCKMOD_NODES", &replicas.urls).output().unwrap();
+        let json = text(&output.stdout);
+        let masters = json.split("\"masters\":").nth(1).expect("there are several");
+        !masters.contains(&format!(":{port}\""))
+    });
+    let mut words = said.split(' ');
+    let mut again = Command::new(words.next().unwrap());
+    let mut again = again.args(words).stdout(Stdio::null()).spawn().unwrap();
+    wait_until("it is the replica of its successor", || {
+        let info = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+        let info = info.get_connection().and_then(|mut conn| redis::cmd("ROLE").query(&mut conn));
+        info.is_ok_and(|role: Value| format!("{role:?}").contains("connected"))
+    });
+    signal(&replicas.child, Signal::TERM);
+    assert!(replicas.child.wait().unwrap().success());
+    again.kill().unwrap();
+    again.wait().unwrap();
 }
