@@ -105,8 +105,8 @@ fn start(args: &Run, guard: &Guard, watch: Watch) -> std::io::Result<Job> {
 /// The failure if a signal came after the command had ended, but before --at-least was over.
 fn cut_short(signal: i32, code: u8) -> Failure {
     let text = format!(
-        "signal {signal} came before --at-least was over, and the lock was released; the command \
-         had ended with exit code {code}"
+        "signal {signal} came before --at-least was over; the command had ended with exit code \
+         {code}"
     );
     Failure::new(signals::code(signal), text)
 }

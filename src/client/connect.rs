@@ -78,6 +78,9 @@ pub(super) struct Login {
     pub(super) server: Option<ServerId>,
     /// Whether messages on the client's channel arrive here.
     pub(super) hears: bool,
+    /// Whether it is a server of a Cluster, which passes on what others publish, as far as it
+    /// tells.
+    pub(super) is_in_cluster: bool,
 }
 
 /// A connection's bytes, whatever carries them.
@@ -260,16 +263,18 @@ impl Address {
         }
         let told = |field| info.as_ref().and_then(|info| info_field(info, field));
         // Valkey calls it `server_mode`.
-        if told("redis_mode:").or_else(|| told("server_mode:")) == Some("sentinel") {
+        let mode = told("redis_mode:").or_else(|| told("server_mode:"));
+        if mode == Some("sentinel") {
             let text = "it is a Sentinel: write redis+sentinel://host:port,host:port/group";
             return Err(NoReply::Refused(text.into()));
         }
+        let is_in_cluster = mode == Some("cluster");
         let server = told("run_id:").and_then(ServerId::of);
         if let Some(role) = role {
             is_master(&role)?;
         }
         let hears = matches!(subscribed, Some(Reply::Push(_)));
-        Ok(Login { stream, reader, server, hears })
+        Ok(Login { stream, reader, server, hears, is_in_cluster })
     }
 
     async fn open(&self) -> io::Result<Box<dyn Stream>> {

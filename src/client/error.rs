@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::length::Length;
 use super::printable::InShort;
 use super::vote::{NodeReport, Summary, Vote};
-use crate::engine::{Ending, Fence};
+use crate::engine::{Ending, Fence, Quorum};
 
 /// Why a lock was not acquired.
 #[derive(Clone, Debug)]
@@ -75,7 +75,13 @@ impl AcquireError {
 
 impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_late = |report: &AcquireReport| {
+            let granted = |node: &&NodeReport| matches!(node.vote, Vote::Granted(_));
+            let count = report.nodes.iter().filter(granted).count();
+            Quorum::is_majority(count, report.nodes.len())
+        };
         let (what, report) = match self {
+            AcquireError::NoQuorum(report) if is_late(report) => ("was granted too late", report),
             AcquireError::Held(report) => ("is not free", report),
             AcquireError::NoQuorum(report) => ("cannot be acquired without a quorum", report),
             AcquireError::Refused(report) => ("is refused", report),

@@ -36,7 +36,7 @@ use super::outbox::{Item, Outbox, Rank};
 use super::packet::Packet;
 use super::printable::plain;
 use super::sentinel::SwitchWatch;
-use super::wakes::Wakes;
+use super::wakes::{Publisher, Wakes};
 use crate::wire::code::{self, Meaning};
 use crate::wire::resp::{Reader, Reply};
 
@@ -65,6 +65,9 @@ pub(super) trait Router: Send + Sync {
 
     /// Takes over commands that can no longer be delivered.
     fn adopt(&self, items: VecDeque<Item>);
+
+    /// Whether the link with this place leads to the master that has this slot, as far as is known.
+    fn has_slot_at(&self, slot: u16, place: usize) -> bool;
 
     /// The master cannot be reached.
     fn lost(&self);
@@ -130,6 +133,11 @@ pub(super) struct LinkState {
 }
 
 impl LinkState {
+    /// Its place among all connections.
+    pub(super) const fn place(&self) -> usize {
+        self.seat.place
+    }
+
     pub(super) fn line(&self) -> MutexGuard<'_, Outbox> {
         // Nothing panics while the lock is held, so the line is intact even if it is poisoned.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
@@ -302,6 +310,8 @@ struct Connection {
     /// Which server answers, if it is known.
     server: Option<ServerId>,
     hears: bool,
+    /// Whether it is a server of a Cluster.
+    is_in_cluster: bool,
     /// For the master of a group: tells when another server becomes the master.
     watch: Option<SwitchWatch>,
     /// Whether a command was answered.
@@ -327,6 +337,7 @@ impl Connection {
             stream: login.stream,
             server: login.server,
             hears: login.hears,
+            is_in_cluster: login.is_in_cluster,
             watch,
             was_useful: false,
             unwritten: Vec::with_capacity(4096),
@@ -459,7 +470,7 @@ impl Connection {
         let mut has_new = false;
         while let Some(reply) = next_reply(&mut self.reader)? {
             if let Reply::Push(parts) = reply {
-                hear(&parts, self.server, shared);
+                self.hear(&parts, shared);
                 continue;
             }
             let Some(mut item) = self.sent.pop_front() else {
@@ -486,6 +497,25 @@ impl Connection {
             self.is_waiting = false;
         }
         Ok(has_new)
+    }
+
+    /// Passes on a wake or a grant; other messages are not for this client.
+    fn hear(&self, parts: &[Reply], shared: &LinkState) {
+        let LinkSeat { node, place, wakes, .. } = &shared.seat;
+        if let [Reply::Text(kind), Reply::Text(channel), Reply::Text(message)] = parts
+            && **kind == *b"message"
+            && **channel == **wakes.channel()
+        {
+            // In a Cluster, each master passes on what the others publish. Only the master of the
+            // lock grants it, and only if this client listens there.
+            let publisher = |slot| match shared.seat.router() {
+                Some(router) if router.has_slot_at(slot, *place) => Publisher::Itself,
+                Some(_) => Publisher::Another,
+                None if self.is_in_cluster => Publisher::Unclear,
+                None => Publisher::Itself,
+            };
+            wakes.hear_from(*node, self.server.map(ServerId::number), message, publisher);
+        }
     }
 
     /// Sends a command on to another master of a Cluster. Returns the command if it is not sent on.
@@ -536,18 +566,6 @@ impl Connection {
             Poll::Ready(()) => Poll::Ready(Some(NoReply::TimedOut)),
             Poll::Pending => Poll::Pending,
         }
-    }
-}
-
-/// Passes on a wake; other messages are not for this client.
-fn hear(parts: &[Reply], server: Option<ServerId>, shared: &LinkState) {
-    if let [Reply::Text(kind), Reply::Text(channel), Reply::Text(ticket)] = parts
-        && **kind == *b"message"
-        && **channel == **shared.seat.wakes.channel()
-    {
-        // In a Cluster, each master passes on what the others publish.
-        let server = server.filter(|_| shared.seat.router.is_none()).map(ServerId::number);
-        shared.seat.wakes.hear(shared.seat.node, server, ticket);
     }
 }
 

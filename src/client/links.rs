@@ -12,7 +12,7 @@ use super::inbox::ReplyTo;
 use super::link::{Link, LinkSeat};
 use super::packet::Packet;
 use super::seeds::NOBODY;
-use super::sentinel::SILENCE;
+use super::sentinel::NO_SENTINEL;
 use super::slot_links::{SlotLinks, Spawn};
 use super::vote::Vote;
 use super::wakes::Wakes;
@@ -129,7 +129,7 @@ impl Links {
         let is_group = matches!(self.destinations[node], Destination::Group(_));
         match &self.links[node] {
             NodeLinks::One(link) if is_group && link.state().line().master.is_none() => {
-                Vote::Unreachable(SILENCE.into())
+                Vote::Unreachable(NO_SENTINEL.into())
             }
             NodeLinks::Slots(links) if links.masters().is_empty() => {
                 Vote::Unreachable(NOBODY.into())

@@ -105,6 +105,10 @@ pub use node_status::{
 };
 #[cfg(feature = "cli")]
 pub(crate) use printable::{Printable, PrintableName, is_plain};
+#[cfg(feature = "cli")]
+pub(crate) use seeds::NOBODY;
+#[cfg(feature = "cli")]
+pub(crate) use sentinel::NO_SENTINEL;
 pub use settings::{LockerBuilder, NAME_MAX};
 #[doc(hidden)]
 pub use settings::{OptionRanges, TTL_MAX_DEFAULT, check_name};

@@ -23,7 +23,7 @@ const NEXT_AFTER: Duration = Duration::from_millis(25);
 /// slots.
 const BETTER_WITHIN: Duration = Duration::from_millis(250);
 /// The text if no server answers.
-pub(super) const NOBODY: &str = "no node of the Cluster answers";
+pub(crate) const NOBODY: &str = "no node of the Cluster answers";
 /// So many servers that tell the same of such a Cluster are enough.
 const AGREEING: usize = 3;
 

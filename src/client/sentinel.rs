@@ -31,7 +31,7 @@ use crate::wire::resp::{Reader, Reply};
 /// What a Sentinel publishes when a group has another master.
 const SWITCHED: &[u8] = b"+switch-master";
 /// The text if no Sentinel answers.
-pub(super) const SILENCE: &str = "no Sentinel answers";
+pub(crate) const NO_SENTINEL: &str = "no Sentinel answers";
 /// When most Sentinels have answered, the others have this long to report something newer.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 /// A Sentinel on whose connection nothing can arrive is asked again after this long, and then after
@@ -198,20 +198,35 @@ impl WatchedGroup {
                 patience_left.as_mut().reset(ends_at);
             }
         }
-        if told.is_empty() { Err(most_telling(failures, SILENCE)) } else { Ok(told) }
+        if told.is_empty() { Err(most_telling(failures, NO_SENTINEL)) } else { Ok(told) }
     }
 
     /// Why Sentinels in the URL do not lead to the group.
     pub(super) async fn dead_ends(&self, patience: Duration) -> Vec<NoReply> {
         let asked = self.sentinels.iter().map(|sentinel| async move {
             let unknown = || NoReply::Refused("it does not know the group".into());
-            match self.ask_within(patience, sentinel).await {
-                Ok(Some(_)) => None,
-                Ok(None) => Some(in_words(sentinel, unknown())),
-                Err(failure) => Some(failure),
-            }
+            let told = self.ask_within(patience, sentinel).await;
+            told.and_then(|told| told.ok_or_else(|| in_words(sentinel, unknown())))
         });
-        join_all(asked).await.into_iter().flatten().collect()
+        let (mut told, mut failures) = (Vec::new(), Vec::new());
+        for answer in join_all(asked).await {
+            match answer {
+                Ok(one) => told.push(one),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        let Some(newest) = newest(&told) else { return failures };
+        let others = told.iter().filter(|one| one.master != newest.master).map(|one| {
+            let (other, master) = (&one.master, &newest.master);
+            let text = format!(
+                "it names the master {other}, and {} names {master}: so it is for a moment during \
+                 a failover, or they watch two groups with one name",
+                newest.post.sentinel.name()
+            );
+            in_words(&one.post.sentinel, NoReply::Unavailable(text.into()))
+        });
+        failures.extend(others);
+        failures
     }
 
     /// The answer of one Sentinel within `patience`; `None` if it does not know the group.
@@ -481,9 +496,9 @@ mod tests {
     fn what_somebody_has_to_mend_is_told_before_silence() {
         let silent = |text: &str| NoReply::Unreachable(text.into());
         let refused = NoReply::Refused("x".into());
-        let both = most_telling(vec![silent("a"), refused.clone(), silent("b")], SILENCE);
+        let both = most_telling(vec![silent("a"), refused.clone(), silent("b")], NO_SENTINEL);
         assert_eq!(both, refused);
-        let all = most_telling(vec![silent("a"), silent("b")], SILENCE);
+        let all = most_telling(vec![silent("a"), silent("b")], NO_SENTINEL);
         assert_eq!(all, silent("no Sentinel answers: a; b"));
     }
 

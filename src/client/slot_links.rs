@@ -476,6 +476,13 @@ impl Router for Routing {
         items.into_iter().for_each(|item| self.route(&mut routes, item));
     }
 
+    fn has_slot_at(&self, slot: u16, place: usize) -> bool {
+        let routes = self.routes();
+        let master = routes.index_of(slot).map(|index| &routes.masters[index]);
+        let link = master.and_then(|master| master.link.as_ref());
+        link.is_some_and(|link| link.state().place() == place)
+    }
+
     fn lost(&self) {
         self.is_old.notify_one();
     }

@@ -199,7 +199,8 @@ impl LockSurvey {
     pub fn best(&self) -> Option<&LockInfo> {
         let told = |info: &&LockInfo| {
             let (is_voter, is_held) = (!is_copy(info), info.state == LockState::Held);
-            (is_voter, is_held, self.like(info).count(), info.readers, info.fence, info.left)
+            let (alike, counts) = (self.like(info).count(), self.counts(info));
+            (is_voter, is_held, alike, counts, info.readers, info.fence, info.left)
         };
         self.nodes.iter().flatten().max_by_key(told)
     }

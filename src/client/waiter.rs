@@ -23,6 +23,7 @@ use crate::engine::{Instant, Millis, Mode, Next, NodeSet, Pursuit, Ticket, Waiti
 use crate::wire::code;
 use crate::wire::request::{Queue, WAIT_MAX};
 use crate::wire::resp::Reply;
+use crate::wire::slots::slot_of;
 
 pub(super) struct Waiter<'a> {
     core: &'a Core,
@@ -91,7 +92,7 @@ impl<'a> Waiter<'a> {
             return false;
         };
         if self.seat.is_none() {
-            let bell = wakes.enter(self.id, self.core.quorum);
+            let bell = wakes.enter(self.id, self.core.quorum, slot_of(self.name));
             let inbox = Inbox::new(self.core.quorum.nodes());
             self.seat = Some(Seat { bell, inbox, late: None, token: None });
         }

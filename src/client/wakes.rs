@@ -54,10 +54,23 @@ struct Listening {
     tasks: BTreeMap<TicketId, Arc<Bell>>,
 }
 
+/// Who has published a grant that was heard at a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Publisher {
+    /// The server itself.
+    Itself,
+    /// Another one of its Cluster: the message also comes from there, if it counts.
+    Another,
+    /// It or another one: whoever waits has to ask.
+    Unclear,
+}
+
 /// What one waiting task learns.
 #[derive(Debug)]
 pub(super) struct Bell {
     quorum: Quorum,
+    /// In which slot of a Cluster the lock is.
+    slot: u16,
     ringing: Mutex<Ringing>,
 }
 
@@ -120,6 +133,17 @@ impl Wakes {
     /// `node` published this. `server` tells servers apart: two nodes that lead to the same one
     /// have one vote.
     pub fn hear(&self, node: usize, server: Option<NonZeroU64>, message: &[u8]) {
+        self.hear_from(node, server, message, |_| Publisher::Itself);
+    }
+
+    /// The same, if `publisher` says of the slot of a lock who may have granted it.
+    pub(super) fn hear_from(
+        &self,
+        node: usize,
+        server: Option<NonZeroU64>,
+        message: &[u8],
+        publisher: impl FnOnce(u16) -> Publisher,
+    ) {
         let Some(published) = Published::parse(message) else { return };
         let (Published::Turn(ticket) | Published::Granted { ticket, .. }) = &published;
         let Ok(id) = TicketId::try_from(ticket.id()) else { return };
@@ -127,9 +151,11 @@ impl Wakes {
         match (bell, published) {
             (None, _) => {}
             (Some(bell), Published::Turn(_)) => bell.wake(node),
-            (Some(bell), Published::Granted { fence, number, .. }) => {
-                bell.grant(PublishedGrant { node, server, fence, number });
-            }
+            (Some(bell), Published::Granted { fence, number, .. }) => match publisher(bell.slot) {
+                Publisher::Itself => bell.grant(PublishedGrant { node, server, fence, number }),
+                Publisher::Unclear => bell.wake(node),
+                Publisher::Another => {}
+            },
         }
     }
 
@@ -162,9 +188,9 @@ impl Wakes {
         !offers.contains(&Offer::Lacking) && offers.contains(&Offer::Given)
     }
 
-    /// The bell that `id`'s wakes ring from now on.
-    pub(super) fn enter(&self, id: TicketId, quorum: Quorum) -> Arc<Bell> {
-        let bell = Arc::new(Bell { quorum, ringing: Mutex::default() });
+    /// The bell that the wakes of `id`, for a lock in this slot of a Cluster, ring from now on.
+    pub(super) fn enter(&self, id: TicketId, quorum: Quorum, slot: u16) -> Arc<Bell> {
+        let bell = Arc::new(Bell { quorum, slot, ringing: Mutex::default() });
         self.state().tasks.insert(id, Arc::clone(&bell));
         bell
     }
@@ -281,7 +307,7 @@ mod tests {
     #[test]
     fn a_wake_finds_its_task_by_the_random_part_of_the_ticket() {
         let wakes = Wakes::new(b"c", 3);
-        let bell = wakes.enter(ID, Quorum::of(3).unwrap());
+        let bell = wakes.enter(ID, Quorum::of(3).unwrap(), 7);
         wakes.hear(1, None, &ticket(1_763_700_000_000, &ID));
         wakes.hear(2, None, &ticket(1_763_700_000_000, b"another-id-of-16"));
         assert_eq!(bell.take(), News { woken: NodeSet::of(1), ..News::default() });
@@ -293,7 +319,7 @@ mod tests {
     #[test]
     fn no_bytes_that_are_published_wake_anybody_but_the_task_that_they_name() {
         let wakes = Wakes::new(b"c", 3);
-        let bell = wakes.enter(ID, Quorum::of(3).unwrap());
+        let bell = wakes.enter(ID, Quorum::of(3).unwrap(), 7);
         let hostile: [&[u8]; 6] = [b"", b"-", b"1-", &ID, &[b'9'; 64], &[b'-'; 15]];
         for bytes in hostile {
             wakes.hear(0, None, bytes);
@@ -322,7 +348,7 @@ mod tests {
     #[test]
     fn a_task_is_told_of_connections_that_break_and_return() {
         let wakes = Wakes::new(b"c", 3);
-        let bell = wakes.enter(ID, Quorum::of(3).unwrap());
+        let bell = wakes.enter(ID, Quorum::of(3).unwrap(), 7);
         wakes.broken(1);
         wakes.connected(2, true);
         let news = bell.take();

@@ -88,7 +88,7 @@ fn report(tended: Tended) {
     } else if let Some(notice) = tended.notice {
         let level = match notice {
             Notice::Decides => Level::Notice,
-            Notice::Waits(_) | Notice::Lost { .. } => Level::Warning,
+            Notice::Waits(_) | Notice::Lacking { .. } => Level::Warning,
         };
         ffi::log(level, &notice.to_string());
     }

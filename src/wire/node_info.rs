@@ -6,9 +6,10 @@
 //! field of [`NodeAccount`], or of [`ServerAccount`] if the node does not know it.
 //!
 //! For people, also: docs/commands.md, twice (the section as it is printed, and the table below it,
-//! in the same order); CHANGELOG.md; the exporter (`src/cli/metrics.rs`, docs/operations.md); and
-//! if operators should see it at once, `lockmod status`: in words (`src/cli/rows.rs`,
-//! docs/operations.md) and as JSON (`src/cli/status.rs`, docs/command-line.md).
+//! in the same order); CHANGELOG.md; the exporter (`src/cli/metrics.rs`, docs/operations.md, and
+//! perhaps the dashboard and the alerts in docs/operations/); and if operators should see it at
+//! once, `lockmod status`: in words (`src/cli/rows.rs`, docs/operations.md) and as JSON
+//! (`src/cli/status.rs`, docs/command-line.md).
 //!
 //! Tests: tests/node/observed.rs and tests/node/commands.rs for a count; tests/node/cluster.rs or
 //! tests/durability for what only a Cluster or a group has. Whether it is exported, and documented,

@@ -391,6 +391,37 @@ async fn what_cannot_be_a_cluster_is_refused_with_what_to_do() {
     assert!(silent.contains("no node of the Cluster answers: 127.0.0.1:"), "{silent}");
 }
 
+/// Regression: a master that was listed by itself granted the lock, another one of its Cluster
+/// passed the message on, and the client counted two votes of three. (If both ways to the master
+/// worked, one of the two nodes would be refused.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_direct_grant_that_a_cluster_passes_on_has_no_vote_of_its_own() {
+    let (cluster, alone) = (Cluster::start(2, server), nodes(1));
+    let [hidden, other] = &cluster.masters[..] else { panic!("two masters") };
+    let (name, elsewhere) = (cluster.tag_at(0), cluster.tag_at(1));
+    hidden.run("CONFIG SET cluster-announce-port 1").expect("nobody listens there");
+    let is_known = || {
+        let told = other.run("CLUSTER SLOTS").map(|slots| format!("{slots:?}"));
+        told.is_ok_and(|slots| slots.contains("int(1),"))
+    };
+    wait_until("the other one knows", is_known);
+    for server in [hidden, &alone[0]] {
+        server.run(&format!("LOCK.ACQUIRE {name} holder 60000")).expect("it is free");
+    }
+    let seed = format!("redis+cluster://127.0.0.1:{}", other.port());
+    let urls = [hidden.url(), seed, alone[0].url()];
+    let locker = builder(&urls).timeout(millis(200)).build().unwrap();
+    // A connection to the other master, on which the message is heard.
+    let guard = locker.acquire(&elsewhere).wait(millis(500)).await;
+    drop(guard);
+    let waiting = tokio::spawn(locker.acquire(&name).wait(Duration::from_secs(4)).into_future());
+    let is_in_line = || info(hidden, &name, "waiters") == Some(Value::Int(1));
+    until("it is in line", is_in_line).await;
+    hidden.run(&format!("LOCK.RELEASE {name} holder HANDOVER")).expect("it holds the lock");
+    let acquired = waiting.await.unwrap();
+    assert!(acquired.is_err(), "by one vote of three: {acquired:?}");
+}
+
 /// Together with two servers, a Cluster is one vote of three.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_is_one_node_of_a_quorum() {

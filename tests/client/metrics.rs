@@ -1,7 +1,7 @@
 //! What a program's recorder receives about its locks; and that documents, dashboard and alerts
 //! name only metrics that exist.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -22,7 +22,7 @@ fn recorded(builder: LockerBuilder) -> (Locker, Heard) {
 /// What the recorder has received. A snapshot takes values away, so they are added up.
 struct Heard {
     snapshotter: Snapshotter,
-    counts: Mutex<std::collections::BTreeMap<String, (u64, f64)>>,
+    counts: Mutex<BTreeMap<String, (u64, f64)>>,
 }
 
 impl Heard {
@@ -183,17 +183,19 @@ fn named(text: &str) -> BTreeSet<String> {
     names.map(base).collect()
 }
 
-fn exported() -> BTreeSet<String> {
+/// The metrics of the exporter, and their kinds.
+fn exported() -> BTreeMap<String, String> {
     let nodes = nodes(1);
     let text = Exporter::start(&nodes).metrics();
-    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
-    types.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    types.map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect()
 }
 
 #[tokio::test]
 async fn documents_dashboard_and_alerts_name_the_metrics_that_exist() {
     let (_locker, heard) = recorded(builder(&nodes(1)));
-    let real: BTreeSet<String> = exported().union(&heard.names()).cloned().collect();
+    let kinds = exported();
+    let real: BTreeSet<String> = kinds.keys().cloned().chain(heard.names()).collect();
     let text = document("docs/operations.md");
     let (_, section) = text.split_once("\n## Metrics\n").unwrap();
     let section = section.split("\n## ").next().unwrap();
@@ -203,6 +205,12 @@ async fn documents_dashboard_and_alerts_name_the_metrics_that_exist() {
         .map(|row| row.split(" | ").next().unwrap().to_owned() + "\n")
         .collect();
     assert_eq!(named(&rows), real, "docs/operations.md, Metrics");
+    for row in section.lines().filter(|line| line.starts_with("| `lockmod_")) {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        for name in named(cells[0]) {
+            assert_eq!(cells[1], kinds[&name], "the kind of {name} in docs/operations.md");
+        }
+    }
     for file in ["alerts.yml", "alerts_test.yml", "dashboard.json"] {
         let names = named(&document(&format!("docs/operations/{file}")));
         assert!(names.len() > 5, "{file}: {names:?}");

@@ -443,7 +443,7 @@ fn a_pause_of_writes_costs_authority_and_no_wait() {
     cmd!(connection, "CLIENT", "PAUSE", 7_000, "WRITE").expect("paused");
     // No heartbeat may be sent meanwhile, and the server keeps running.
     wait_until("the support is over", || group.master.info_u64("lockmod_supporters") == 0);
-    let settled = "this master has the authority to grant locks";
+    let settled = "this master grants locks: enough replicas support it";
     let waits = "because leases of another master may stand";
     let before = group.master.log().matches(waits).count();
     wait_until("it decides again", || group.master.log().matches(settled).count() > 1);
@@ -462,7 +462,7 @@ fn a_node_that_has_left_its_group_waits_as_after_a_promotion() {
     let builder = || Server::builder().module_arg("max-ttl", 1_500);
     let mut master = builder().module_arg("replicas", 1).start();
     let _replica = builder().module_arg("replicas", 1).replica_of(&master).start();
-    let decides = "this master has the authority to grant locks";
+    let decides = "this master grants locks: enough replicas support it";
     wait_until("it has authority", || master.log().contains(decides));
     let before = first_grant(&master, "lock", "token");
     master.restart_with(|builder| builder.module_arg("replicas", 0));

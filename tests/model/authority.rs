@@ -32,10 +32,10 @@ pub(crate) enum Defect {
     SupportFromReceipt,
     /// A replica counts as soon as it is attached.
     NewcomersAtOnce,
-    /// After a lapse, the wait resumes where it stopped.
+    /// After a loss of authority, the wait resumes where it stopped.
     WaitPauses,
-    /// After a lapse, there is no wait.
-    NoWaitAfterLapse,
+    /// After a loss of authority, there is no wait.
+    NoWaitAfterLoss,
     /// A lease that came with the data is extended before the node has authority, and its holder
     /// relies on the extension.
     ExtendsCopies,
@@ -224,7 +224,7 @@ impl World {
             }
         }
         self.record(station);
-        let is_noted = self.bounds.defect == Defect::NoWaitAfterLapse;
+        let is_noted = self.bounds.defect == Defect::NoWaitAfterLoss;
         station.has_decided |= is_noted && mandate == Mandate::Full;
     }
 
@@ -269,7 +269,7 @@ impl World {
         let has_waited = station.waited > self.bounds.ttl;
         match (station.authority.mandate(NOW), self.bounds.defect) {
             (Mandate::Full, _) => true,
-            (Mandate::Waits(_), Defect::NoWaitAfterLapse) => station.has_decided,
+            (Mandate::Waits(_), Defect::NoWaitAfterLoss) => station.has_decided,
             (Mandate::Waits(_), Defect::WaitPauses) => has_waited,
             (Mandate::Waits(_) | Mandate::None, _) => false,
         }

@@ -1041,7 +1041,7 @@ fn a_wait_starts_again_after_a_lapse() {
 
 #[test]
 fn a_lapse_is_followed_by_a_wait() {
-    doubles(authority::Bounds { defect: authority::Defect::NoWaitAfterLapse, ..REPLACED });
+    doubles(authority::Bounds { defect: authority::Defect::NoWaitAfterLoss, ..REPLACED });
 }
 
 #[test]

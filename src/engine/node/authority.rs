@@ -107,6 +107,9 @@ struct Office {
 }
 
 /// The authority of one node.
+///
+/// A model searches all of its states: what only tells of the past, such as a count of losses, is
+/// kept in the node instead, or there are more states than can be searched.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Authority {
     replicas: u32,
@@ -222,7 +225,7 @@ impl Authority {
     }
 
     /// Whether no other node can have had authority since this node last had it. While a majority
-    /// supports this node, no majority supports another. If the support has lapsed, but enough
+    /// supports this node, no majority supports another. If the support has ended, but enough
     /// connections have lasted, their replicas have followed no other master.
     fn is_unbroken(&self, now: Instant) -> bool {
         let Some(last) = self.office.and_then(|office| office.until) else { return false };
@@ -346,7 +349,7 @@ impl Authority {
             Mandate::Full => Notice::Decides,
             Mandate::Waits(left) => Notice::Waits(left),
             Mandate::None => {
-                Notice::Lost { supporters: self.supporters(now), needed: self.needed() }
+                Notice::Lacking { supporters: self.supporters(now), needed: self.needed() }
             }
         })
     }
@@ -400,21 +403,24 @@ impl Authority {
     #[must_use]
     pub fn rebased(&self, time: Millis, bytes: u64) -> Authority {
         let mut rebased = self.clone();
-        for beat in &mut rebased.beats {
-            *beat = Beat { at: beat.at.before(time), offset: beat.offset.saturating_sub(bytes) };
+        // All fields are named, so that none is forgotten.
+        let Authority { replicas: _, pledge: _, longest, beats, followers, office, waits: _ } =
+            &mut rebased;
+        for Beat { at, offset } in beats {
+            (*at, *offset) = (at.before(time), offset.saturating_sub(bytes));
         }
-        for follower in &mut rebased.followers {
-            follower.acknowledged = follower.acknowledged.saturating_sub(bytes);
-            follower.attached_at = follower.attached_at.before(time);
-            follower.heard_at = follower.heard_at.map(|at| at.before(time));
+        for Follower { name: _, connections: _, acknowledged, attached_at, heard_at } in followers {
+            (*acknowledged, *attached_at) =
+                (acknowledged.saturating_sub(bytes), attached_at.before(time));
+            *heard_at = heard_at.map(|at| at.before(time));
         }
-        if let Some(office) = &mut rebased.office {
-            office.until = office.until.map(|until| until.before(time));
-            office.waits_until = office.waits_until.before(time);
-            office.others_until = office.others_until.before(time);
+        if let Some(office) = office {
+            let Office { until, waits_until, others_until, others_since, is_settled: _ } = office;
+            *until = until.map(|at| at.before(time));
+            (*waits_until, *others_until) = (waits_until.before(time), others_until.before(time));
+            *others_since = others_since.map(|at| at.before(time));
         }
-        rebased.longest.before =
-            rebased.longest.before.map(|(ttl, until)| (ttl, until.before(time)));
+        longest.before = longest.before.map(|(ttl, until)| (ttl, until.before(time)));
         rebased
     }
 
@@ -639,8 +645,8 @@ mod tests {
     }
 
     #[test]
-    fn after_a_lapse_connections_that_lasted_spare_the_wait() {
-        let lapse = |name: u8, is_broken: bool| {
+    fn after_a_loss_connections_that_lasted_spare_the_wait() {
+        let regained = |name: u8, is_broken: bool| {
             let mut master = settled();
             if is_broken {
                 master.look(at(12_000), &[replica(2, 0)], true);
@@ -659,9 +665,9 @@ mod tests {
             );
             master.mandate(at(20_100))
         };
-        assert_eq!(lapse(1, false), Mandate::Full, "it has followed no other master");
-        assert_eq!(lapse(2, false), Mandate::Full, "nor has this one, which never supported it");
-        assert_eq!(lapse(1, true), Mandate::None, "it is a newcomer");
+        assert_eq!(regained(1, false), Mandate::Full, "it has followed no other master");
+        assert_eq!(regained(2, false), Mandate::Full, "nor has this one, which never supported it");
+        assert_eq!(regained(1, true), Mandate::None, "it is a newcomer");
     }
 
     /// A start without a quarantine used to report no wait until the replicas supported the master,
@@ -677,16 +683,16 @@ mod tests {
         let master = master();
         assert_eq!((left(&master, 1_000), left(&master, 5_000)), (5_053 + WAIT, 1_053 + WAIT));
         assert_eq!(left(&master, 20_000), WAIT, "they count, but are silent");
-        let mut lapsed = settled();
-        assert_eq!(left(&lapsed, 12_000), 0, "their connections have lasted");
-        lapsed.look(at(12_000), &[], true);
-        assert_eq!(left(&lapsed, 12_000), 5_052 + WAIT);
-        lapsed.look(at(12_100), &[], false);
-        assert_eq!(left(&lapsed, 12_100), 0, "it need not wait");
+        let mut ended = settled();
+        assert_eq!(left(&ended, 12_000), 0, "their connections have lasted");
+        ended.look(at(12_000), &[], true);
+        assert_eq!(left(&ended, 12_000), 5_052 + WAIT);
+        ended.look(at(12_100), &[], false);
+        assert_eq!(left(&ended, 12_100), 0, "it need not wait");
     }
 
     #[test]
-    fn after_a_lapse_a_newcomer_means_another_wait() {
+    fn after_a_loss_a_newcomer_means_another_wait() {
         let mut master = settled();
         master.look(at(12_000), &[], true);
         master.look(at(12_100), &[replica(1, 101)], true);

@@ -69,8 +69,8 @@ pub enum Unlike {
 /// A change of a node's mandate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// Too few replicas support it.
-    Lost {
+    /// Too few replicas support it: it has lost its authority, or never had any.
+    Lacking {
         /// How many do.
         supporters: usize,
         /// How many it needs.
@@ -85,7 +85,7 @@ pub enum Notice {
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Notice::Lost { supporters, needed } => write!(
+            Notice::Lacking { supporters, needed } => write!(
                 f,
                 "NOAUTHORITY: {supporters} of the {needed} replicas needed support this master; \
                  no lock is granted or extended until enough of them do"
@@ -95,7 +95,9 @@ impl fmt::Display for Notice {
                 "enough replicas support this master; no lock is granted for {left}, because \
                  leases of another master may stand"
             ),
-            Notice::Decides => f.write_str("this master has the authority to grant locks"),
+            Notice::Decides => f.write_str(
+                "this master grants locks: enough replicas support it, and its wait is over",
+            ),
         }
     }
 }
@@ -261,7 +263,7 @@ mod tests {
         assert_eq!(ask(&mut node, &mut Lock::default(), 0), Err(nobody()));
         let tended = tend(&mut node, 0, &replicas(10, 0));
         let heartbeat = Heartbeat { longest: TTL, replicas: 2 };
-        let lost = Notice::Lost { supporters: 0, needed: 1 };
+        let lost = Notice::Lacking { supporters: 0, needed: 1 };
         assert_eq!((tended.heartbeat, tended.notice), (Some(heartbeat), Some(lost)));
         assert_eq!(tend(&mut node, 999, &replicas(60, 0)), Tended::default(), "not yet due");
         assert!(tend(&mut node, 6_500, &replicas(70, 60)).heartbeat.is_some());
