@@ -398,9 +398,10 @@ impl Routing {
     fn send_on(&self, mut item: Item, error: &str, host: &str) -> Option<Item> {
         let is_sent_on = !item.is_direct();
         let is_later = code::word_of(error) == code::TRYAGAIN.word;
-        if is_sent_on && is_later && self.is_awaited_after(item.hops + 1) {
+        if is_sent_on && is_later && self.is_awaited_after(item.hops.saturating_add(1)) {
             item.redirected();
-            self.send_later(item);
+            let pause = self.pause_after_later(item.hops);
+            self.send_after(pause, item);
             return None;
         }
         let Some(place) = redirection(error).filter(|_| is_sent_on) else { return Some(item) };
@@ -430,11 +431,17 @@ impl Routing {
         None
     }
 
-    /// Whether the sender of a command still waits after so many pauses, for long enough to learn
-    /// why there is no other answer than "later".
-    fn is_awaited_after(&self, hops: u8) -> bool {
-        let paused = AGREE_MIN * 2_u32.pow(u32::from(hops.min(HOPS_MAX)) + 1);
-        hops <= HOPS_MAX && paused < self.patience / 2
+    /// How long to wait before a command is sent again that a master wants later, for the time with
+    /// this number.
+    fn pause_after_later(&self, number: u8) -> Duration {
+        pause_of(number).min(self.patience / 8)
+    }
+
+    /// Whether the sender of a command still waits after so many of these pauses, to learn at least
+    /// that there is no other answer.
+    fn is_awaited_after(&self, number: u8) -> bool {
+        let paused: Duration = (1..=number).map(|number| self.pause_after_later(number)).sum();
+        paused < self.patience - self.patience / 8
     }
 
     /// Tells the sender of a command that it was not carried out. A release that is owed is sent
@@ -451,10 +458,14 @@ impl Routing {
 
     /// Sends a command on after a pause, when the masters may agree which of them has its slot.
     fn send_later(&self, item: Item) {
-        let (me, exponent) = (Weak::clone(&self.me), u32::from(item.hops.min(HOPS_MAX)));
+        self.send_after(pause_of(item.hops), item);
+    }
+
+    fn send_after(&self, pause: Duration, item: Item) {
+        let me = Weak::clone(&self.me);
         let owed = item.is_owed.then(|| Arc::clone(&self.owed_later));
         (self.spawn)(Box::pin(async move {
-            sleep(AGREE_MIN * 2_u32.pow(exponent)).await;
+            sleep(pause).await;
             if let Some(routing) = me.upgrade() {
                 routing.adopt([item].into());
             }
@@ -504,6 +515,11 @@ impl Router for Routing {
             self.tell(&hearing);
         }
     }
+}
+
+/// The pause before a command is sent on for the time with this number.
+fn pause_of(number: u8) -> Duration {
+    AGREE_MIN * 2_u32.pow(u32::from(number.min(HOPS_MAX)))
 }
 
 /// Tells the sender of a command why it was not carried out.

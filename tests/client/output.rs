@@ -607,8 +607,8 @@ fn a_short_command_can_hold_the_lock_for_longer_than_it_runs() {
     let output = job.wait_with_output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(128 + 15), "{said}");
-    let expected = "signal 15 came before --at-least was over, and the lock was released; the \
-                    command had ended with exit code 7";
+    let expected =
+        "signal 15 came before --at-least was over; the command had ended with exit code 7";
     assert!(said.contains(expected), "{said}");
     assert_eq!(leases(&nodes, "job"), 0);
 }
