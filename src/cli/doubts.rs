@@ -98,6 +98,7 @@ fn dead_end(report: &NodeReport) -> String {
         Vote::Refused(text) => {
             format!("{node}: a server in its URL does not belong to it: {text}: leave that one out")
         }
+        Vote::Unavailable(text) => format!("{node}: {text}"),
         vote => format!("{node}: a server in its URL is of no use at present: {vote}"),
     }
 }

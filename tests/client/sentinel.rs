@@ -468,3 +468,18 @@ fn local_servers_under_sentinel_are_one_node_that_moves() {
     assert!(child.wait().unwrap().success());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+/// Regression: nobody was told of two groups that had one name. Which of them had the lock depended
+/// on which Sentinel answered.
+#[test]
+fn status_warns_of_sentinels_that_name_different_masters() {
+    let groups = [Group::start(0, server), Group::start(0, server)];
+    let told = |places: &str| {
+        let url = format!("redis+sentinel://{places}/{GROUP}");
+        let output = lockmod(&[], &["status"]).env("LOCKMOD_NODES", url).output().unwrap();
+        text(&output.stderr)
+    };
+    assert!(!told(&groups[0].places()).contains("names the master"));
+    let said = told(&[groups[0].places(), groups[1].places()].join(","));
+    assert!(said.contains("or they watch two groups with one name"), "{said}");
+}
