@@ -307,22 +307,24 @@ impl LocalNodes {
             1 => ("the master", "even this one, waits"),
             _ => ("a master", "even these, waits"),
         };
-        // Of two servers, a majority are both.
-        let when = match self.layout.failover() {
-            Some((1, _)) => ", which grants once that server is back",
-            Some(_) | None => "",
-        };
         match self.layout.failover() {
-            Some((_, max_ttl)) => lines.extend([
-                format!("lockmod.max-ttl is {0}: no --ttl may be longer", Length(max_ttl)),
-                format!(
-                    "any new master, {ones} for about {}: see lockmod status",
-                    Length(max_ttl + Duration::from(SUPPORT) * 3)
-                ),
-                format!(
-                    "redis-cli -p {first} SHUTDOWN ends {one}, and a replica takes its place{when}"
-                ),
-            ]),
+            Some((replicas, max_ttl)) => {
+                // Of two servers, a majority are both.
+                let back = ", which grants once that server is back";
+                let when = if replicas == 1 { back } else { "" };
+                let (wait, max_ttl) = (max_ttl + Duration::from(SUPPORT) * 3, Length(max_ttl));
+                lines.extend([
+                    format!("lockmod.max-ttl is {max_ttl}: no --ttl may be longer"),
+                    format!(
+                        "any new master, {ones} for about {}: see lockmod status",
+                        Length(wait)
+                    ),
+                    format!(
+                        "redis-cli -p {first} SHUTDOWN ends {one}, and a replica takes its \
+                         place{when}"
+                    ),
+                ]);
+            }
             None if is_cluster => lines.push(format!(
                 "redis-cli -p {first} SHUTDOWN ends {one}: then no lock in its slots can be had"
             )),

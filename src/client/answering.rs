@@ -1,7 +1,7 @@
 //! Which servers and Clusters answer for the nodes of a client: each has one vote, however many
 //! URLs lead to it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::destination::Destination;
 use super::inbox::{NoReply, ServerId};
@@ -24,33 +24,8 @@ pub(crate) fn same_as(vote: &Vote) -> Option<(&str, &str)> {
 /// Which server answers on each connection, and of which Clusters the nodes are.
 #[derive(Debug)]
 pub(super) struct Answering {
-    nodes: Vec<GivenNode>,
+    nodes: Vec<Destination>,
     known: Mutex<Answerers>,
-}
-
-/// A node as it was given.
-#[derive(Debug)]
-struct GivenNode {
-    name: Arc<str>,
-    kind: NodeKind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NodeKind {
-    Server,
-    Group,
-    Cluster,
-}
-
-impl From<&Destination> for GivenNode {
-    fn from(destination: &Destination) -> GivenNode {
-        let kind = match destination {
-            Destination::Server(_) => NodeKind::Server,
-            Destination::Group(_) => NodeKind::Group,
-            Destination::Cluster(_) => NodeKind::Cluster,
-        };
-        GivenNode { name: Arc::clone(destination.name()), kind }
-    }
 }
 
 #[derive(Debug)]
@@ -76,13 +51,15 @@ struct KnownCluster {
 
 impl Answering {
     /// With a place for the connection to each node.
-    pub(super) fn new(nodes: &[Destination]) -> Answering {
+    pub(super) fn new(nodes: Vec<Destination>) -> Answering {
         let place = |node| LinkPlace { node, server: None };
         let places = (0..nodes.len()).map(place).collect();
-        Answering {
-            nodes: nodes.iter().map(GivenNode::from).collect(),
-            known: Mutex::new(Answerers { places, clusters: Vec::new() }),
-        }
+        Answering { nodes, known: Mutex::new(Answerers { places, clusters: Vec::new() }) }
+    }
+
+    /// The nodes, as they were given.
+    pub(super) fn nodes(&self) -> &[Destination] {
+        &self.nodes
     }
 
     /// A place for one more connection to this node.
@@ -143,18 +120,19 @@ impl Answering {
             // ends soon.
             return NoReply::Unreachable("it answers at another address too".into());
         }
-        let kinds = [self.nodes[node].kind, self.nodes[other].kind];
-        let extra = match kinds {
-            [NodeKind::Server, NodeKind::Group | NodeKind::Cluster] => node,
-            [NodeKind::Group | NodeKind::Cluster, NodeKind::Server] => other,
+        use Destination::{Cluster, Group, Server};
+        let [one, two] = [node, other].map(|node| &self.nodes[node]);
+        let extra = match (one, two) {
+            (Server(_), Group(_) | Cluster(_)) => node,
+            (Group(_) | Cluster(_), Server(_)) => other,
             _ => node.max(other),
         };
-        let [other, extra] = [other, extra].map(|node| &self.nodes[node].name);
-        let hint = match kinds {
-            [NodeKind::Group, NodeKind::Group] => ", and write its Sentinels into the other URL",
-            [NodeKind::Cluster, NodeKind::Cluster] => ", and write its servers into the other URL",
+        let hint = match (one, two) {
+            (Group(_), Group(_)) => ", and write its Sentinels into the other URL",
+            (Cluster(_), Cluster(_)) => ", and write its servers into the other URL",
             _ => "",
         };
+        let (other, extra) = (two.name(), self.nodes[extra].name());
         NoReply::Refused(format!("{same}{other}: remove {extra}{hint}").into())
     }
 
@@ -170,7 +148,7 @@ mod tests {
 
     fn given(urls: &[&str]) -> Answering {
         let nodes = urls.iter().map(|url| Destination::parse(url).unwrap());
-        Answering::new(&nodes.collect::<Vec<_>>())
+        Answering::new(nodes.collect())
     }
 
     fn refused(text: &str) -> Result<(), NoReply> {
@@ -193,6 +171,18 @@ mod tests {
         assert_eq!(note(2, &["a", "b"]), Ok(()));
     }
 
+    /// The second text is made where the names of the nodes are not known.
+    #[cfg(feature = "cli")]
+    #[test]
+    fn both_texts_about_a_server_that_is_given_twice_are_recognized() {
+        let vote = |text: &str| Vote::Refused(text.into());
+        let told = vote(crate::client::inbox::SECOND_VOTE);
+        assert_eq!(same_as(&told), Some(("the same server as another node", "remove one")));
+        let told = vote("the same server as h:6379: remove i:6379");
+        assert_eq!(same_as(&told), Some(("the same server as h:6379", "remove i:6379")));
+        assert_eq!(same_as(&vote("another text: remove it")), None);
+    }
+
     /// Whichever connected last was blamed: the group, while its master was given as well.
     #[test]
     fn of_two_ways_to_a_server_the_same_one_is_to_be_removed_whichever_connects_first() {
@@ -211,7 +201,7 @@ mod tests {
             for (first, last) in [(0, 1), (1, 0)] {
                 let answering = given(&urls);
                 assert_eq!(answering.note(first, id), Ok(()));
-                let name = &answering.nodes[first].name;
+                let name = answering.nodes[first].name();
                 let text = format!("the same server as {name}: remove {extra}{hint}");
                 assert_eq!(answering.note(last, id), refused(&text));
                 answering.leave(first);

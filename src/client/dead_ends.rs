@@ -27,7 +27,7 @@ impl Locker {
 impl Links {
     /// The same; each server has `patience` to answer.
     async fn dead_ends(&self, patience: Duration) -> Vec<NodeReport> {
-        let asked = self.destinations().iter().enumerate().map(|(node, place)| async move {
+        let asked = self.answering().nodes().iter().enumerate().map(|(node, place)| async move {
             let failures: Vec<NoReply> = match place {
                 Destination::Server(_) => Vec::new(),
                 Destination::Group(group) => group.dead_ends(patience).await,

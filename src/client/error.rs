@@ -419,6 +419,21 @@ mod tests {
         votes.iter().map(|vote| NodeReport::new("n".into(), vote.clone())).collect()
     }
 
+    /// Regression: "cannot be acquired without a quorum: 1 of 1 node granted".
+    #[test]
+    fn a_quorum_that_granted_too_late_is_said_to_have_been_late() {
+        for (votes, is_late) in [
+            (&[Vote::Granted(Fence::ZERO)][..], true),
+            (&[Vote::Granted(Fence::ZERO), Vote::TimedOut, Vote::TimedOut], false),
+        ] {
+            let (name, waited, timeout) = ("n".into(), Duration::ZERO, Duration::ZERO);
+            let (nodes, attempts, is_timed_out) = (reports(votes), 1, true);
+            let report = AcquireReport { name, waited, attempts, nodes, timeout, is_timed_out };
+            let told = AcquireError::NoQuorum(report).to_string();
+            assert_eq!(told.contains("was granted too late"), is_late, "{told}");
+        }
+    }
+
     /// Regression: of a node that is known to be silent, the error said that it had half a second.
     #[test]
     fn an_error_says_how_long_nodes_had_to_answer_only_if_they_had_so_long() {

@@ -163,7 +163,7 @@ impl ServerId {
 }
 
 /// Why a server's second vote does not count.
-const SAME_SERVER: &str = "the same server as another node: remove one";
+pub(super) const SECOND_VOTE: &str = "the same server as another node: remove one";
 const OTHER_SERVER: &str = "another server answers there than a moment ago";
 
 #[derive(Debug, Default)]
@@ -212,7 +212,7 @@ impl Arrivals {
         match self.servers.get(node).copied().flatten() {
             Some(known) if known == server => return Ok(()),
             Some(_) => return Err(OTHER_SERVER),
-            None if self.servers.contains(&Some(server)) => return Err(SAME_SERVER),
+            None if self.servers.contains(&Some(server)) => return Err(SECOND_VOTE),
             None => {}
         }
         if let Some(known) = self.servers.get_mut(node) {

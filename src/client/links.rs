@@ -26,7 +26,6 @@ use super::wakes::Wakes;
 #[derive(Debug)]
 pub struct Links {
     names: Vec<Arc<str>>,
-    destinations: Vec<Destination>,
     links: Vec<NodeLinks>,
     answering: Arc<Answering>,
     wakes: Arc<Wakes>,
@@ -58,7 +57,7 @@ impl Links {
     ) -> Links {
         let count = destinations.len();
         let names = destinations.iter().map(|place| Arc::clone(place.name())).collect();
-        let answering = Arc::new(Answering::new(&destinations));
+        let answering = Arc::new(Answering::new(destinations));
         let wakes = Arc::new(Wakes::new(channel, count));
         let start = |(node, destination)| {
             let (answering, wakes) = (Arc::clone(&answering), Arc::clone(&wakes));
@@ -72,13 +71,8 @@ impl Links {
             spawn(Box::pin(driving));
             NodeLinks::One(link)
         };
-        let links = destinations.iter().cloned().enumerate().map(start).collect();
-        Links { names, destinations, links, answering, wakes }
-    }
-
-    /// Where the nodes are.
-    pub(super) fn destinations(&self) -> &[Destination] {
-        &self.destinations
+        let links = answering.nodes().iter().cloned().enumerate().map(start).collect();
+        Links { names, links, answering, wakes }
     }
 
     /// Which servers and Clusters answer for the nodes.
@@ -126,7 +120,7 @@ impl Links {
     /// What is said of a node that has not answered in time. While the masters of a group or a
     /// Cluster are not known, nobody was asked but those who know them.
     pub(super) fn silence(&self, node: usize) -> Vote {
-        let is_group = matches!(self.destinations[node], Destination::Group(_));
+        let is_group = matches!(self.answering.nodes()[node], Destination::Group(_));
         match &self.links[node] {
             NodeLinks::One(link) if is_group && link.state().line().master.is_none() => {
                 Vote::Unreachable(NO_SENTINEL.into())

@@ -12,9 +12,6 @@ use crate::wire::code;
 use crate::wire::node_info::{self, NodeField, NodeFields};
 use crate::wire::resp::Reply;
 
-/// What is said of a master whose Cluster refuses every command about a lock.
-const DOWN: &str = "its Cluster is down";
-
 /// A node's own account: its role, and its INFO section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -239,13 +236,18 @@ impl NodeStatus {
 /// The first of these votes; but if the Cluster is down, first why, as far as it is known: the
 /// masters that answer tell only that.
 fn first_failure(silent: &[NodeReport]) -> Vote {
-    let down = code::CLUSTERDOWN.says(DOWN);
-    let is_down = |vote: &Vote| matches!(vote, Vote::Unavailable(text) if **text == *down);
-    let cause = silent.iter().find(|report| !is_down(&report.vote));
-    match (silent.iter().find(|report| is_down(&report.vote)), cause) {
-        (Some(_), Some(cause)) => Vote::Unavailable(format!("{down}: {cause}").into()),
-        (None, Some(report)) | (Some(report), None) => report.vote.clone(),
-        (None, None) => Vote::TimedOut,
+    let says_down = |text: &str| code::word_of(text) == code::CLUSTERDOWN.word;
+    let down = silent.iter().find_map(|report| match &report.vote {
+        Vote::Unavailable(text) if says_down(text) => Some(text),
+        _ => None,
+    });
+    let is_cause = |report: &&NodeReport| match &report.vote {
+        Vote::Unavailable(text) => !says_down(text),
+        _ => true,
+    };
+    match (down, silent.iter().find(is_cause)) {
+        (Some(down), Some(cause)) => Vote::Unavailable(format!("{down}: {cause}").into()),
+        _ => silent.first().map_or(Vote::TimedOut, |report| report.vote.clone()),
     }
 }
 
@@ -260,7 +262,7 @@ pub(super) fn server_status(replies: &[Reply]) -> Result<NodeStatus, Vote> {
     let status = status(replies.first())?;
     // Then it refuses every command about a lock, which its INFO does not show.
     if replies.get(1).is_some_and(is_down) {
-        return Err(Vote::Unavailable(code::CLUSTERDOWN.says(DOWN).into()));
+        return Err(Vote::Unavailable(code::CLUSTERDOWN.says("its Cluster is down").into()));
     }
     Ok(status)
 }

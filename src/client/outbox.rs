@@ -41,6 +41,8 @@ pub(super) struct Item {
     pub(super) is_asking: bool,
     /// How often it was redirected.
     pub(super) hops: u8,
+    /// How often a master of a Cluster wanted it later.
+    pub(super) delays: u8,
     /// Orders the commands to a Cluster.
     pub(super) number: u64,
 }
@@ -57,9 +59,9 @@ impl Item {
     /// A copy to send again, with no one to answer and without the parts meant for this connection.
     pub(super) fn again(&self) -> Item {
         let packet = self.packet.plain().unwrap_or_else(|| self.packet.clone());
-        let (is_owed, put_off_until) = (self.is_owed, self.put_off_until);
-        let (is_first, is_asking, hops, number) = (false, false, 0, self.number);
-        Item { packet, reply_to: None, is_owed, put_off_until, is_first, is_asking, hops, number }
+        let Item { is_owed, put_off_until, .. } = *self;
+        let rank = Rank { is_owed, is_first: false, number: self.number };
+        Item { put_off_until, ..Item::ranked(packet, None, rank) }
     }
 
     /// The command that goes before one whose slot is moving to the node.
@@ -67,9 +69,20 @@ impl Item {
         Item::new(Packet::new(&[b"ASKING"]).unattended(), None, false)
     }
 
-    /// Counts a redirection. Another request with its token may be ahead of it at the next master.
+    /// Counts a redirection.
     pub(super) const fn redirected(&mut self) {
         self.hops = self.hops.saturating_add(1);
+        self.came_back();
+    }
+
+    /// Counts a master that wanted it later.
+    pub(super) const fn delayed(&mut self) {
+        self.delays = self.delays.saturating_add(1);
+        self.came_back();
+    }
+
+    /// Another request with its token may be ahead of it at the next master.
+    const fn came_back(&mut self) {
         (self.is_first, self.is_asking) = (false, false);
     }
 
@@ -81,8 +94,17 @@ impl Item {
     /// A command, as it stands to those that were sent before.
     pub(super) const fn ranked(packet: Packet, reply_to: Option<ReplyTo>, rank: Rank) -> Item {
         let Rank { is_owed, is_first, number } = rank;
-        let (put_off_until, is_asking, hops) = (None, false, 0);
-        Item { packet, reply_to, is_owed, put_off_until, is_first, is_asking, hops, number }
+        Item {
+            packet,
+            reply_to,
+            is_owed,
+            put_off_until: None,
+            is_first,
+            is_asking: false,
+            hops: 0,
+            delays: 0,
+            number,
+        }
     }
 
     /// Whether it is the first request to the node for its acquisition.

@@ -398,9 +398,9 @@ impl Routing {
     fn send_on(&self, mut item: Item, error: &str, host: &str) -> Option<Item> {
         let is_sent_on = !item.is_direct();
         let is_later = code::word_of(error) == code::TRYAGAIN.word;
-        if is_sent_on && is_later && self.is_awaited_after(item.hops.saturating_add(1)) {
-            item.redirected();
-            let pause = self.pause_after_later(item.hops);
+        if is_sent_on && is_later && self.is_awaited_after(item.delays.saturating_add(1)) {
+            item.delayed();
+            let pause = self.delay_of(item.delays);
             self.send_after(pause, item);
             return None;
         }
@@ -433,14 +433,14 @@ impl Routing {
 
     /// How long to wait before a command is sent again that a master wants later, for the time with
     /// this number.
-    fn pause_after_later(&self, number: u8) -> Duration {
+    fn delay_of(&self, number: u8) -> Duration {
         pause_of(number).min(self.patience / 8)
     }
 
-    /// Whether the sender of a command still waits after so many of these pauses, to learn at least
+    /// Whether the sender of a command still waits after so many of these delays, to learn at least
     /// that there is no other answer.
     fn is_awaited_after(&self, number: u8) -> bool {
-        let paused: Duration = (1..=number).map(|number| self.pause_after_later(number)).sum();
+        let paused: Duration = (1..=number).map(|number| self.delay_of(number)).sum();
         paused < self.patience - self.patience / 8
     }
 

@@ -316,6 +316,26 @@ mod tests {
         assert_eq!(bell.take(), News::default());
     }
 
+    /// Regression: in a Cluster each connection on which it was heard counted.
+    #[test]
+    fn a_grant_counts_only_if_the_server_itself_has_published_it() {
+        let ticket = [b"3 5 ".to_vec(), ticket(1_763_700_000_000, &ID)].concat();
+        for (publisher, granted, woken) in [
+            (Publisher::Itself, 1, NodeSet::EMPTY),
+            (Publisher::Unclear, 0, NodeSet::of(1)),
+            (Publisher::Another, 0, NodeSet::EMPTY),
+        ] {
+            let wakes = Wakes::new(b"c", 3);
+            let bell = wakes.enter(ID, Quorum::of(3).unwrap(), 7);
+            wakes.hear_from(1, None, &ticket, |slot| {
+                assert_eq!(slot, 7);
+                publisher
+            });
+            let news = bell.take();
+            assert_eq!((news.granted.len(), news.woken), (granted, woken), "{publisher:?}");
+        }
+    }
+
     #[test]
     fn no_bytes_that_are_published_wake_anybody_but_the_task_that_they_name() {
         let wakes = Wakes::new(b"c", 3);

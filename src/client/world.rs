@@ -21,6 +21,7 @@ use super::inbox::ReplyTo;
 use super::links::Links;
 use super::packet::Packet;
 use super::slot_links::Spawn;
+use super::vote::Vote;
 use super::wakes::Wakes;
 use crate::engine::{Instant, Millis, UnixTime};
 
@@ -189,8 +190,8 @@ impl AnyWorld {
     }
 
     /// What is said of a node that has not answered in time.
-    pub(super) fn silence(&self, node: usize) -> super::vote::Vote {
-        self.links().map_or(super::vote::Vote::TimedOut, |links| links.silence(node))
+    pub(super) fn silence(&self, node: usize) -> Vote {
+        self.links().map_or(Vote::TimedOut, |links| links.silence(node))
     }
 
     /// The current master of the node's group, if the node is the master of a group; all masters of

@@ -465,6 +465,19 @@ fn local_nodes_have_the_ports_that_are_asked_for() {
         .output()
         .unwrap();
     assert!(text(&high.stderr).contains("no port above 65535"), "{}", text(&high.stderr));
+    // Regression: replicas were ignored beside the first two, and the third error named a variable
+    // of another subcommand.
+    for (args, told) in [
+        (&["--sentinel", "--replicas", "1"][..], "cannot be used with"),
+        (&["--count", "3", "--replicas", "1"], "cannot be used with"),
+        (&["--replicas", "1"], "--cluster <MASTERS>\n"),
+        (&["--cluster", "2", "--replicas", "1"], "--replicas needs --cluster 3 or more"),
+        (&["--cluster", "3", "--replicas", "6"], "give a whole number from 0 to 5"),
+    ] {
+        let output = lockmod(&[], &[&["nodes"], args].concat()).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(125) && said.contains(told), "{args:?}: {said}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A Redis Cluster as one node: each lock is at the master of its slot, wherever that moves.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -630,9 +631,75 @@ fn a_server_that_hangs_does_not_hide_the_others_of_a_cluster() {
     }
     let (_, told) = run(&["acquire", &silent, "--wait", "0s", "--json"]);
     assert!(told.contains(&place.replace("at ", "\"master\":\"")), "{told}");
+    let (_, told) = run(&["status", "--json"]);
+    assert!(told.contains("\"cut\":true"), "locks may be missing: {told}");
     let (code, told) = run(&["list"]);
     assert!(code == Some(121) && told.contains("in 5461 of 16384 slots are not known"), "{told}");
     cluster.masters[0].resume();
+}
+
+/// A server that says that it has all slots, wants each acquire later so many times, and then
+/// sends it on to another port.
+fn hesitant(delays: u64, to: u16) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let asked = Arc::new(AtomicU64::new(0));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let asked = Arc::clone(&asked);
+            std::thread::spawn(move || hesitate(stream, &asked, (delays, port, to)));
+        }
+    });
+    port
+}
+
+/// The words of the next command, an array of bulk strings.
+fn read_command(from: &mut impl BufRead) -> Option<Vec<String>> {
+    let number = |from: &mut dyn BufRead| -> Option<usize> {
+        let mut line = String::new();
+        from.read_line(&mut line).ok()?;
+        line.get(1..)?.trim().parse().ok()
+    };
+    let count = number(from)?;
+    let words = (0..count).map(|_| {
+        let mut bytes = vec![0; number(from)? + 2];
+        from.read_exact(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes[..bytes.len() - 2]).into_owned())
+    });
+    words.collect()
+}
+
+fn hesitate(stream: TcpStream, asked: &AtomicU64, (delays, own, to): (u64, u16, u16)) {
+    let (mut replies, mut commands) = (stream.try_clone().unwrap(), BufReader::new(stream));
+    while let Some(command) = read_command(&mut commands) {
+        let reply = match &*command[0] {
+            "PING" => "+PONG\r\n".to_owned(),
+            "CLUSTER" => format!(
+                "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{own}\r\n$2\r\nid\r\n"
+            ),
+            "LOCK.ACQUIRE" if asked.fetch_add(1, Ordering::Relaxed) < delays => {
+                "-TRYAGAIN later\r\n".to_owned()
+            }
+            "LOCK.ACQUIRE" => format!("-MOVED 7 127.0.0.1:{to}\r\n"),
+            _ => "-ERR unknown command\r\n".to_owned(),
+        };
+        if replies.write_all(reply.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Regression: a master that wants a command later, and one that sends it on, were counted
+/// together. After eight delays, in a third of a second, a command was not sent on any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_was_wanted_later_is_sent_on_as_any_other() {
+    let target = nodes(1);
+    for delays in [0, 1, 9] {
+        let url = format!("redis+cluster://127.0.0.1:{}", hesitant(delays, target[0].port()));
+        let locker = builder(&[url]).build().unwrap();
+        let acquired = locker.try_acquire(format!("{delays}")).await;
+        acquired.expect("the other one grants").release().await.ok();
+    }
 }
 
 /// Regression: the client asked again until its time was over, and a master that had answered each

@@ -407,7 +407,9 @@ fn a_promotion_after_a_restart_waits_for_the_longest_lease_and_so_after_crashes_
     // Before it has authority, and again in its wait.
     for _ in 0..2 {
         promoted.kill();
-        let begun = |server: &Server| server.log().matches("enough replicas support").count();
+        let begun = |server: &Server| {
+            server.log().matches("enough replicas support this master; no lock").count()
+        };
         let before = begun(promoted);
         promoted.reconfigure(|_| member(SHORT_MS));
         promoted.start_again();
