@@ -507,12 +507,12 @@ impl Connection {
             && **channel == **wakes.channel()
         {
             // In a Cluster, each master passes on what the others publish. Only the master of the
-            // lock grants it, and only if this client listens there.
+            // lock grants it, and only if this client listens there. That may be another one than
+            // this client knows: the slot may just be moving.
             let publisher = |slot| match shared.seat.router() {
                 Some(router) if router.has_slot_at(slot, *place) => Publisher::Itself,
-                Some(_) => Publisher::Another,
-                None if self.is_in_cluster => Publisher::Unclear,
-                None => Publisher::Itself,
+                None if !self.is_in_cluster => Publisher::Itself,
+                Some(_) | None => Publisher::Unclear,
             };
             wakes.hear_from(*node, self.server.map(ServerId::number), message, publisher);
         }

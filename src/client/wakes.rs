@@ -59,9 +59,7 @@ struct Listening {
 pub(super) enum Publisher {
     /// The server itself.
     Itself,
-    /// Another one of its Cluster: the message also comes from there, if it counts.
-    Another,
-    /// It or another one: whoever waits has to ask.
+    /// Perhaps another one of its Cluster: whoever waits has to ask.
     Unclear,
 }
 
@@ -154,7 +152,6 @@ impl Wakes {
             (Some(bell), Published::Granted { fence, number, .. }) => match publisher(bell.slot) {
                 Publisher::Itself => bell.grant(PublishedGrant { node, server, fence, number }),
                 Publisher::Unclear => bell.wake(node),
-                Publisher::Another => {}
             },
         }
     }
@@ -320,11 +317,9 @@ mod tests {
     #[test]
     fn a_grant_counts_only_if_the_server_itself_has_published_it() {
         let ticket = [b"3 5 ".to_vec(), ticket(1_763_700_000_000, &ID)].concat();
-        for (publisher, granted, woken) in [
-            (Publisher::Itself, 1, NodeSet::EMPTY),
-            (Publisher::Unclear, 0, NodeSet::of(1)),
-            (Publisher::Another, 0, NodeSet::EMPTY),
-        ] {
+        for (publisher, granted, woken) in
+            [(Publisher::Itself, 1, NodeSet::EMPTY), (Publisher::Unclear, 0, NodeSet::of(1))]
+        {
             let wakes = Wakes::new(b"c", 3);
             let bell = wakes.enter(ID, Quorum::of(3).unwrap(), 7);
             wakes.hear_from(1, None, &ticket, |slot| {

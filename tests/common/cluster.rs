@@ -149,8 +149,8 @@ impl Cluster {
         slot
     }
 
-    /// Moves the slot's keys, and then the slot.
-    pub fn end_move(&self, slot: u16, from: usize, to: usize) {
+    /// Moves the slot's keys.
+    pub fn move_keys(&self, slot: u16, from: usize, to: usize) {
         let (source, target) = (&self.masters[from], &self.masters[to]);
         loop {
             let keys: Vec<String> = told(source, &format!("CLUSTER GETKEYSINSLOT {slot} 100"));
@@ -162,8 +162,13 @@ impl Cluster {
                 let _: Value = told(source, &line);
             }
         }
+    }
+
+    /// Moves the slot's keys, and then the slot.
+    pub fn end_move(&self, slot: u16, from: usize, to: usize) {
+        self.move_keys(slot, from, to);
         let id = self.id(to);
-        for server in [target, source] {
+        for server in [&self.masters[to], &self.masters[from]] {
             let line = format!("CLUSTER SETSLOT {slot} NODE {id}");
             server.run(&line).expect("the slot is moved");
         }

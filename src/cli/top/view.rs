@@ -174,6 +174,12 @@ fn draw_nodes(frame: &mut Frame<'_>, area: Rect, (survey, of_nodes): (&Survey, &
         1.. => Color::Reset,
     });
     let block = Block::bordered().title(title);
+    // Below the titles.
+    let room = usize::from(block.inner(area).height).saturating_sub(1);
+    let block = match rows.len().saturating_sub(room) {
+        0 => block,
+        hidden => block.title_bottom(format!(" {hidden} more ")),
+    };
     let parts = [Constraint::Length(rows.len() as u16 + 1), Constraint::Min(0)];
     let [rows_area, notes_area] = Layout::vertical(parts).areas(block.inner(area));
     frame.render_widget(block, area);
@@ -406,6 +412,17 @@ mod tests {
         state.force_released(b"b", &[report(Vote::Confirmed), report(Vote::TimedOut)]);
         let lines = lines(&drawn(&state, (80, 20)));
         assert!(lines[19].starts_with("'b' was deleted on 1 of 2 nodes; n: timed out"));
+    }
+
+    #[test]
+    fn nodes_for_which_a_terminal_is_too_low_are_counted() {
+        let mut state = State::default();
+        state.surveyed(survey(&[]));
+        let shown = |height| lines(&drawn(&state, (110, height))).concat();
+        assert!(!shown(11).contains(" more "), "{}", shown(11));
+        let low = shown(9);
+        assert!(low.contains("one:6379") && low.contains("└ 2 more ─"), "{low}");
+        assert!(!low.contains("two:6379"), "{low}");
     }
 
     /// A long name pushed the answers out of the box, and the result out of the last lines.

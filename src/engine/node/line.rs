@@ -84,8 +84,8 @@ pub struct Queued<'a> {
 pub enum Left {
     /// A call, which needs a reply.
     Call(CallId),
-    /// A ticket, and the connection that it came on.
-    Ticket(Ticket, ConnectionId),
+    /// A ticket, the connection that it came on, and the channel on which it is woken.
+    Ticket(Ticket, ConnectionId, Box<[u8]>),
 }
 
 /// Whose turn it is, now that the first in line may have the lock.
@@ -364,10 +364,10 @@ impl Line {
         places.iter().filter_map(|place| self.take(place)).collect()
     }
 
-    /// Removes the first waiters, at most `most`.
-    pub fn leave_first(&mut self, most: usize) -> Vec<Left> {
-        let places: Vec<Place> = self.order.keys().take(most).cloned().collect();
-        places.iter().filter_map(|place| self.take(place)).collect()
+    /// Removes the first waiter.
+    pub fn leave_first(&mut self) -> Option<Left> {
+        let place = self.order.keys().next().cloned()?;
+        self.take(&place)
     }
 
     /// Removes tickets that did not use their reservations in time, and waiters whose deadline has
@@ -585,6 +585,8 @@ impl Line {
 fn left(waiter: Waiter, entry: Entry) -> Option<Left> {
     match waiter {
         Waiter::Call(call) => Some(Left::Call(call)),
-        Waiter::Ticket(ticket) => entry.wake.map(|wake| Left::Ticket(ticket, wake.connection)),
+        Waiter::Ticket(ticket) => {
+            entry.wake.map(|wake| Left::Ticket(ticket, wake.connection, wake.channel))
+        }
     }
 }

@@ -366,7 +366,7 @@ impl Lines {
         for left in left {
             match left {
                 Left::Call(id) => calls.extend(self.calls.remove(&id)),
-                Left::Ticket(_, connection) => {
+                Left::Ticket(_, connection, _) => {
                     self.part_connection(&(database, name.into()), connection);
                 }
             }
