@@ -307,12 +307,23 @@ fn not_released(error: ReleaseError, infos: &[NodeInfo], ttl: Duration) -> Failu
     }
 }
 
-/// The same failure, with the warnings about replicas if there are any.
+/// The same failure, with the warnings about replicas if there are any, and with the masters of a
+/// Cluster for which the others may wait.
 pub(super) async fn named(locker: &Locker, failure: Failure) -> Failure {
-    if !failure.nodes().iter().any(|report| is_replica(&report.vote)) {
+    let is_explained = |report: &NodeReport| is_replica(&report.vote) || is_waiting(&report.vote);
+    if !failure.nodes().iter().any(is_explained) {
         return failure;
     }
-    failure.but_each(replicas(&locker.survey(0).await))
+    let survey = locker.survey(0).await;
+    let share = |node: &NodeSurvey| node.status.as_ref().ok()?.slots.clone();
+    let silent = survey.nodes.iter().filter_map(share).flat_map(|share| share.silent);
+    let silent = silent.map(|master| master.to_string());
+    failure.but_each(replicas(&survey).into_iter().chain(silent))
+}
+
+/// Whether this is the vote of a master that may wait to hear another one.
+fn is_waiting(vote: &Vote) -> bool {
+    matches!(vote, Vote::Unavailable(text) if code::word_of(text) == code::TRYAGAIN.word)
 }
 
 #[cfg(test)]

@@ -105,9 +105,10 @@ fn state(status: &NodeStatus, too_high: Option<&str>) -> String {
             let grants = if status.is_in_cluster { "grants in its slots" } else { "grants" };
             too_high.unwrap_or(grants).to_owned()
         }
-        None => match status.fields.text(NodeField::State) {
-            Some(reason) => format!("grants nothing: {reason}"),
-            None => "grants nothing".to_owned(),
+        None => match (status.fields.text(NodeField::State), silent(status)) {
+            (Some(reason), Some(master)) => format!("grants nothing: {reason}; {master}"),
+            (Some(reason), None) => format!("grants nothing: {reason}"),
+            (None, _) => "grants nothing".to_owned(),
         },
     };
     let state = match state_failure(status).filter(|_| status.is_granting()) {
@@ -123,6 +124,12 @@ fn state(status: &NodeStatus, too_high: Option<&str>) -> String {
 /// Why the node cannot write its state file; `None` if it can.
 fn state_failure(status: &NodeStatus) -> Option<&str> {
     status.fields.text(NodeField::StateFailure).filter(|cause| !cause.is_empty())
+}
+
+/// The first master of a Cluster that does not answer, or has no module: the others may wait to
+/// hear it.
+fn silent(status: &NodeStatus) -> Option<&NodeReport> {
+    status.slots.as_ref()?.silent.first()
 }
 
 /// In how many slots a Cluster, or a server of one, grants locks, and what is wrong with the first

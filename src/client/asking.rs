@@ -8,7 +8,8 @@ use super::packet::Packet;
 use super::vote::Vote;
 use crate::wire::resp::Reply;
 
-/// A server to ask: the node's only one, or one master of a Cluster.
+/// A server to ask: the node's only one, which may be named if it is the master of a group, or one
+/// master of a Cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct AskedServer {
     pub(super) node: usize,

@@ -94,7 +94,8 @@ impl fmt::Display for AcquireError {
             write!(f, " (waited {}, {} attempts)", Length(report.waited), report.attempts)?;
         }
         let is_silent = |node: &NodeReport| node.vote == Vote::TimedOut;
-        let is_slow = report.is_timed_out || report.nodes.iter().any(is_silent);
+        // A node that was late may have said since why it does not grant.
+        let is_slow = report.nodes.iter().any(is_silent) || report.is_timed_out && is_late(report);
         if is_slow && matches!(self, AcquireError::NoQuorum(_)) {
             if report.waited < report.timeout {
                 f.write_str("; a node that has just been silent is not waited for again")?;
@@ -431,7 +432,19 @@ mod tests {
             let report = AcquireReport { name, waited, attempts, nodes, timeout, is_timed_out };
             let told = AcquireError::NoQuorum(report).to_string();
             assert_eq!(told.contains("was granted too late"), is_late, "{told}");
+            assert!(told.contains(SLOW), "{told}");
         }
+    }
+
+    /// The advice for slow networks followed the reason that a node had named.
+    #[test]
+    fn a_late_node_that_says_why_it_does_not_grant_is_not_said_to_be_slow() {
+        let nodes = reports(&[Vote::Unavailable("TRYAGAIN later".into())]);
+        let (name, waited, timeout) = ("n".into(), Duration::ZERO, Duration::ZERO);
+        let (attempts, is_timed_out) = (1, true);
+        let report = AcquireReport { name, waited, attempts, nodes, timeout, is_timed_out };
+        let told = AcquireError::NoQuorum(report).to_string();
+        assert!(told.contains("TRYAGAIN later") && !told.contains(SLOW), "{told}");
     }
 
     /// Regression: of a node that is known to be silent, the error said that it had half a second.

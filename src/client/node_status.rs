@@ -217,6 +217,8 @@ impl NodeStatus {
                 told.push(status);
             }
         }
+        // The others may only wait to hear one that does not answer.
+        share.failing.sort_by_key(|master| master.status.is_some());
         let mut told = told.into_iter();
         let mut all = told.next().ok_or_else(|| first_failure(&share.silent))?;
         for status in told {

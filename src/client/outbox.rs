@@ -43,6 +43,8 @@ pub(super) struct Item {
     pub(super) hops: u8,
     /// How often a master of a Cluster wanted it later.
     pub(super) delays: u8,
+    /// When its sender began to wait.
+    pub(super) since: Instant,
     /// Orders the commands to a Cluster.
     pub(super) number: u64,
 }
@@ -86,23 +88,24 @@ impl Item {
         (self.is_first, self.is_asking) = (false, false);
     }
 
-    const fn new(packet: Packet, reply_to: Option<ReplyTo>, is_owed: bool) -> Item {
+    fn new(packet: Packet, reply_to: Option<ReplyTo>, is_owed: bool) -> Item {
         let rank = Rank { is_owed, is_first: false, number: 0 };
         Item::ranked(packet, reply_to, rank)
     }
 
     /// A command, as it stands to those that were sent before.
-    pub(super) const fn ranked(packet: Packet, reply_to: Option<ReplyTo>, rank: Rank) -> Item {
+    pub(super) fn ranked(packet: Packet, reply_to: Option<ReplyTo>, rank: Rank) -> Item {
         let Rank { is_owed, is_first, number } = rank;
         Item {
+            is_asking: packet.is_asking(),
             packet,
             reply_to,
             is_owed,
             put_off_until: None,
             is_first,
-            is_asking: false,
             hops: 0,
             delays: 0,
+            since: Instant::now(),
             number,
         }
     }

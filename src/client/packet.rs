@@ -25,6 +25,8 @@ pub struct Packet {
     plain: Option<Arc<[u8]>>,
     care: Care,
     part: Option<Part>,
+    /// Whether it is for a master to which the slot of its lock is moving.
+    is_asking: bool,
 }
 
 /// Without the bytes: they contain a token or a password.
@@ -80,7 +82,7 @@ impl Packet {
     pub(super) fn plain(&self) -> Option<Packet> {
         let bytes = Arc::clone(self.plain.as_ref()?);
         let part = self.part.map(|part| Part { asks_for: None, ..part });
-        Some(Packet { bytes, plain: None, care: self.care, part })
+        Some(Packet { bytes, plain: None, care: self.care, part, is_asking: self.is_asking })
     }
 
     /// The packed bytes, to recognize equal packets.
@@ -109,13 +111,24 @@ impl Packet {
         Packet { care: Care::Once, ..self }
     }
 
+    /// The same command, for a master to which the slot of its lock is moving: others refuse it.
+    pub(super) fn for_importer(self) -> Packet {
+        Packet { is_asking: true, ..self }
+    }
+
+    /// Whether it is for a master to which the slot of its lock is moving.
+    pub(super) const fn is_asking(&self) -> bool {
+        self.is_asking
+    }
+
     /// Any command.
     pub fn new(args: &[&[u8]]) -> Packet {
         Packet::of(resp::pack(args))
     }
 
     fn of(bytes: Vec<u8>) -> Packet {
-        Packet { bytes: Arc::from(bytes), plain: None, care: Care::Awaited, part: None }
+        let bytes = Arc::from(bytes);
+        Packet { bytes, plain: None, care: Care::Awaited, part: None, is_asking: false }
     }
 
     /// A command about the lock `key`.

@@ -10,6 +10,7 @@ use super::asking::AskedServer;
 use super::locker::Locker;
 use super::packet::Packet;
 use super::reading::{error_vote, lock_info};
+use super::slots::redirection;
 use super::vote::Vote;
 use crate::engine::LockState;
 use crate::wire::lock_info::LockInfo;
@@ -185,9 +186,20 @@ impl Locker {
         names: Vec<Vec<u8>>,
     ) -> Result<(Vec<(Vec<u8>, LockInfo)>, u64), Vote> {
         let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
-        let told = names.into_iter().zip(self.ask(server, &asks).await?);
+        let mut told = self.ask(server, &asks).await?;
+        // A lock that has come here before its slot is described only to those who know of that.
+        let is_moved = |place: &usize| match &told[*place] {
+            Reply::Error(text) => redirection(text).is_some(),
+            _ => false,
+        };
+        let moved: Vec<usize> = (0..told.len().min(asks.len())).filter(is_moved).collect();
+        if !moved.is_empty() {
+            let asks = moved.iter().map(|place| asks[*place].clone().for_importer());
+            let again = self.ask(server, &asks.collect::<Vec<_>>()).await?;
+            moved.iter().zip(again).for_each(|(place, reply)| told[*place] = reply);
+        }
         let (mut found, mut hidden) = (Vec::new(), 0);
-        for (name, reply) in told {
+        for (name, reply) in names.into_iter().zip(told) {
             match lock_info(&reply) {
                 Ok(info) => found.push((name, info)),
                 Err(garbled @ Vote::Garbled(_)) => return Err(garbled),

@@ -146,9 +146,13 @@ impl SlotLinks {
         }
     }
 
-    /// The masters, as far as they are known.
+    /// The masters that have slots, as far as is known. (A slot may be moving to one that has none
+    /// yet.)
     pub(super) fn masters(&self) -> Vec<Arc<str>> {
-        self.0.routes().masters.iter().map(|master| Arc::clone(&master.name)).collect()
+        let routes = self.0.routes();
+        let has_slots = |(index, _): &(usize, &Master)| routes.slots.contains(&Some(*index));
+        let masters = routes.masters.iter().enumerate().filter(has_slots);
+        masters.map(|(_, master)| Arc::clone(&master.name)).collect()
     }
 
     /// The master of this lock, if it is known.
@@ -398,9 +402,12 @@ impl Routing {
     fn send_on(&self, mut item: Item, error: &str, host: &str) -> Option<Item> {
         let is_sent_on = !item.is_direct();
         let is_later = code::word_of(error) == code::TRYAGAIN.word;
-        if is_sent_on && is_later && self.is_awaited_after(item.delays.saturating_add(1)) {
+        let spent = item.since.elapsed();
+        if is_sent_on
+            && is_later
+            && let Some(pause) = next_delay(item.delays, spent, self.patience)
+        {
             item.delayed();
-            let pause = self.delay_of(item.delays);
             self.send_after(pause, item);
             return None;
         }
@@ -429,19 +436,6 @@ impl Routing {
             None => self.give_up(item, NoReply::Unavailable(MOVING.into())),
         }
         None
-    }
-
-    /// How long to wait before a command is sent again that a master wants later, for the time with
-    /// this number.
-    fn delay_of(&self, number: u8) -> Duration {
-        pause_of(number).min(self.patience / 8)
-    }
-
-    /// Whether the sender of a command still waits after so many of these delays, to learn at least
-    /// that there is no other answer.
-    fn is_awaited_after(&self, number: u8) -> bool {
-        let paused: Duration = (1..=number).map(|number| self.delay_of(number)).sum();
-        paused < self.patience - self.patience / 8
     }
 
     /// Tells the sender of a command that it was not carried out. A release that is owed is sent
@@ -522,6 +516,18 @@ fn pause_of(number: u8) -> Duration {
     AGREE_MIN * 2_u32.pow(u32::from(number.min(HOPS_MAX)))
 }
 
+/// The pause before a command is sent again that a master wants later. `None` if the sender, who
+/// has waited for `spent`, might have no answer before its `patience` ends: it should learn what
+/// the master says. `delays`: how often the command was delayed before.
+fn next_delay(delays: u8, spent: Duration, patience: Duration) -> Option<Duration> {
+    let delay_of = |number| pause_of(number).min(patience / 8);
+    let delayed: Duration = (1..=delays).map(delay_of).sum();
+    // Each request is taken to need as long as those before did.
+    let trip = spent.saturating_sub(delayed) / (u32::from(delays) + 1);
+    let delay = delay_of(delays.saturating_add(1));
+    (spent + delay + trip < patience - patience / 8).then_some(delay)
+}
+
 /// Tells the sender of a command why it was not carried out.
 fn answer(mut item: Item, failure: NoReply) {
     item.answer(Err(failure));
@@ -577,6 +583,22 @@ async fn keep_fresh(routing: Weak<Routing>, is_old: Arc<Notify>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Only the pauses were counted. With slow answers the sender's time was over before the last.
+    #[test]
+    fn a_command_is_sent_again_only_if_its_sender_still_waits_for_the_answer() {
+        let patience = Duration::from_millis(500);
+        for (trip, least) in [(0, 8), (10, 6), (40, 4), (120, 1), (300, 0), (500, 0)] {
+            let trip = Duration::from_millis(trip);
+            let (mut spent, mut delays) = (trip, 0);
+            while let Some(pause) = next_delay(delays, spent, patience) {
+                spent += pause + trip;
+                delays += 1;
+            }
+            assert!(delays >= least, "{trip:?}: {delays}");
+            assert!(delays == 0 || spent < patience, "{trip:?}: {delays} delays, {spent:?}");
+        }
+    }
 
     /// A command was sent back to the master that had redirected it.
     #[test]

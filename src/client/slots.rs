@@ -99,7 +99,10 @@ pub(super) fn own_slots(replies: &[Reply]) -> Option<u16> {
     let [slots, Reply::Text(me)] = replies else { return None };
     let ranges = read_slots(Some(slots)).ok()?;
     let own = ranges.iter().filter(|range| range.id.as_bytes() == &**me);
-    Some(own.map(|range| range.last.saturating_sub(range.first) + 1).sum())
+    let count: usize =
+        own.map(|range| usize::from(range.last.saturating_sub(range.first)) + 1).sum();
+    // A server may say anything.
+    Some(u16::try_from(count.min(usize::from(SLOTS))).unwrap_or(SLOTS))
 }
 
 fn read_range(range: &Reply) -> Option<SlotRange> {
@@ -150,6 +153,19 @@ mod tests {
         for other in ["MOVED", "MOVED 7", "MOVED 99999 h:1", "MOVED 7 h", "TRYAGAIN x", ""] {
             assert_eq!(redirection(other), None, "{other}");
         }
+    }
+
+    /// Regression: a server that names its slots five times made the count overflow.
+    #[test]
+    fn a_server_has_no_more_slots_than_there_are() {
+        let text = |text: &str| Reply::Text(text.as_bytes().to_vec().into());
+        let range = |last| {
+            let master = Reply::List(vec![text("h"), Reply::Integer(7_000), text("id")]);
+            Reply::List(vec![Reply::Integer(0), Reply::Integer(last), master])
+        };
+        let own = |ranges| own_slots(&[Reply::List(ranges), text("id")]);
+        assert_eq!(own((0..5).map(|_| range(16_383)).collect()), Some(SLOTS));
+        assert_eq!(own(vec![range(99)]), Some(100));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A survey of all nodes: what each reports about itself, and which locks it has.
 //!
 //! The only source of `lockmod status`, `lockmod top` and `lockmod exporter`. It changes nothing
-//! anywhere, asks all nodes at the same time, and bounds what it asks for: the status of a node is
-//! one command, and locks are listed only up to a number that the caller gives.
+//! anywhere, asks all nodes at the same time, and bounds what it asks for: the status of a server
+//! is one or two commands, and locks are listed only up to a number that the caller gives.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -362,15 +362,18 @@ impl Locker {
             Ok(servers) => servers,
             Err(vote) => return (Err(vote), Locks::default()),
         };
+        // They may move while the masters answer.
+        let slots_of = |master: &Arc<str>| self.core().world.slots_of(node, master);
+        let slots = servers.iter().map(|server| server.master.as_ref().map_or(0, slots_of));
+        let slots: Vec<u16> = slots.collect();
         let asked = servers.iter().map(|server| self.survey_server(server, locks_max, with_free));
         let answers = join_all(asked).await;
         let (mut statuses, mut locks) = (Vec::new(), Locks::default());
-        for (server, (status, found)) in servers.into_iter().zip(answers) {
+        for ((server, slots), (status, found)) in servers.into_iter().zip(slots).zip(answers) {
             locks.add(found);
             let Some(master) = server.master else {
                 return (self.with_slots(node, status).await, locks);
             };
-            let slots = self.core().world.slots_of(node, &master);
             statuses.push((master, slots, status));
         }
         (NodeStatus::together(statuses), locks)
