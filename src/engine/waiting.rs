@@ -1,9 +1,10 @@
 //! Waiting for a lock over a quorum: when to try again.
 //!
 //! A waiter has one ticket for its whole wait, and every node orders its line by tickets. A node
-//! that has reserved the lock for a ticket *wakes* the waiter. A wake is a hint: it grants nothing,
-//! and only indicates when an ordinary [attempt](super::Attempt) is worthwhile. So a wake that is
-//! lost, late or made up costs only time: after a while the waiter tries without one.
+//! that has reserved the lock for a ticket *wakes* the waiter; so does one that removes it from the
+//! line because it will not grant the lock any more. A wake is a hint: it grants nothing, and only
+//! indicates when an ordinary [attempt](super::Attempt) is worthwhile. So a wake that is lost, late
+//! or made up costs only time: after a while the waiter tries without one.
 //!
 //! Nor do wakes set the pace, because a node may keep waking the waiter and refusing its attempts.
 //! After each lost attempt that followed a wake, the waiter heeds the next wake later.

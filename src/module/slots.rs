@@ -464,7 +464,7 @@ fn come(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
         let line = format!(
             "QUARANTINE: leases of another master may stand in slots of this node (slot {slot} is \
              the first; unsettled_slots in INFO counts them); no lock there is granted or extended \
-             for {left}"
+             for up to {left}"
         );
         context.log(Level::Warning, &line);
         process::change_state(server, change);

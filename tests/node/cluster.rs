@@ -10,7 +10,7 @@ use crate::common::{
     Builder, PATIENCE, Server, module_path, server_version, skip, wait_for, wait_until,
 };
 use crate::handover::{heard, wait};
-use crate::line::{acquire, listener, queue};
+use crate::line::{acquire, listener, queue, woken};
 use crate::waiting::{LONG, nobody_waits, waiter};
 
 fn builder() -> Builder {
@@ -161,7 +161,7 @@ fn moves(pair: &Pair, move_slot: impl FnOnce() -> bool) {
     let told = client.read();
     assert!(told.starts_with(b"-TRYAGAIN "), "{}", told.escape_ascii());
     nobody_waits(&pair.from);
-    assert!(wakes.is_silent_for(std::time::Duration::from_millis(20)), "no wake for a lock moved");
+    assert_eq!(woken(&mut wakes), "5-c", "to ask again, and be redirected");
     assert_eq!(pair.from.info_u64("lockmod_grants"), 2, "no lock that has moved was granted");
     assert!(ask(from, "LOCK.INFO res").starts_with("MOVED "));
     wait_until("the old node has let go", || ask(from, "DBSIZE") == "0");

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::ask::{ask, ask_all, field};
 use crate::common::{RawConnection, Server, server_version, wait_until};
+use crate::line::{acquire, listener, woken};
 use crate::told::{AppendOnly, Stream, facts, unix_ms};
 
 /// Longer than any test.
@@ -492,9 +493,12 @@ fn who_waits_on_a_node_that_becomes_a_replica_is_told() {
     let conn = &mut server.connect();
     ask(conn, "LOCK.ACQUIRE res A 60000");
     let mut client = waiter(&server, "B", LONG);
+    let mut wakes = listener(&server, &["5-c"]);
+    assert_eq!(acquire(conn, "C", "5-c"), "nil");
     ask(conn, &format!("REPLICAOF 127.0.0.1 {}", other.port()));
     let error = client.read();
     assert!(error.starts_with(b"-UNBLOCKED "), "{}", error.escape_ascii());
+    assert_eq!(woken(&mut wakes), "5-c", "to ask again");
     nobody_waits(&server);
     assert_eq!(server.info_u64("lockmod_grants"), 1);
 }

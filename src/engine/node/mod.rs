@@ -75,7 +75,7 @@ pub use start::{Begun, Caution, Warning};
 pub use statement::{Draft, Statement};
 pub use succession::Succession;
 pub use tally::{Counts, HeldCount, Tally};
-use tending::Heard;
+use tending::Reported;
 pub use tending::{Notice, Replicas, Tended, Unlike};
 pub use unconfirmed::Unconfirmed;
 
@@ -108,14 +108,10 @@ pub struct Node {
     unheard: BTreeSet<Granted>,
     /// Whether an [`Effect::Ring`] is outstanding.
     is_ringing: bool,
-    /// The last notice to the operator about the node's authority.
-    notice: Option<Notice>,
-    /// Whether more replicas are attached than allowed.
-    has_excess: bool,
     /// The last instant for which the state file says that removed leases may stand.
     removed_until: Instant,
-    /// What the operator was told about the node's master.
-    heard: Heard,
+    /// What the operator was told about the node's replicas, or its master.
+    reported: Reported,
     /// `None`: the node is not in a Cluster.
     slots: Option<Box<Slots>>,
 }
@@ -142,10 +138,8 @@ impl Node {
             effects: VecDeque::new(),
             unheard: BTreeSet::new(),
             is_ringing: false,
-            notice: None,
-            has_excess: false,
             removed_until: Instant::from_millis(0),
-            heard: Heard::NOTHING,
+            reported: Reported::NOTHING,
             slots: None,
         }
     }

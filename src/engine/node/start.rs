@@ -11,7 +11,7 @@ use std::fmt;
 
 use super::authority::with_drift;
 use super::recovery::{promote, recover, start, stop};
-use super::tending::Heard;
+use super::tending::Reported;
 use super::{Ceilings, Census, Change, Found, Loaded, Lock, Node, Recovery, Saved, Stopped};
 use crate::engine::{Clocks, Fence, Instant, Millis, QuarantineReason, UnixTime};
 
@@ -257,8 +257,7 @@ impl Node {
     pub fn demoted(&mut self) -> Change {
         self.is_replica = true;
         self.tally.decides = false;
-        self.notice = None;
-        self.heard = Heard::NOTHING;
+        self.reported = Reported::NOTHING;
         if let Some(authority) = self.promises.authority_mut() {
             authority.dismissed();
         }

@@ -32,14 +32,19 @@ pub struct Tended {
     pub excess: Option<(usize, u32)>,
 }
 
-/// What a replica has heard from its master, and reported.
+/// What the operator was told of the node as a master, and as a replica of one, and what the news
+/// for the operator rest on.
 #[derive(Clone, Debug)]
-pub(super) struct Heard {
-    /// The master's `lockmod.replicas`.
+pub(super) struct Reported {
+    /// The last notice of a master's authority.
+    notice: Option<Notice>,
+    /// Whether a master has more replicas than allowed.
+    has_excess: bool,
+    /// The `lockmod.replicas` of a replica's master.
     replicas: u32,
-    /// How the longest leases differ, if they do.
+    /// How the longest leases of the two differ, if they do.
     unlike: Option<Unlike>,
-    /// Since when the master has sent no heartbeat, while the link to it is up.
+    /// Since when that master has sent no heartbeat, while the link to it is up.
     silent_since: Option<Instant>,
     /// Whether that was reported.
     is_silence_known: bool,
@@ -47,8 +52,10 @@ pub(super) struct Heard {
     looked_at: Option<Instant>,
 }
 
-impl Heard {
-    pub(super) const NOTHING: Heard = Heard {
+impl Reported {
+    pub(super) const NOTHING: Reported = Reported {
+        notice: None,
+        has_excess: false,
         replicas: 0,
         unlike: None,
         silent_since: None,
@@ -141,18 +148,18 @@ impl Node {
         if heartbeat.is_some() {
             authority.beats(now, replicas.offset);
         }
-        let (notice, attached, replicas) =
+        let (notice, attached, allowed) =
             (authority.notice(now), authority.attached(), authority.replicas());
-        let has_excess = attached > replicas as usize;
-        let had_excess = std::mem::replace(&mut self.has_excess, has_excess);
+        let has_excess = attached > allowed as usize;
+        let had_excess = std::mem::replace(&mut self.reported.has_excess, has_excess);
         let is_excess_news = has_excess && !had_excess;
         let kind = |notice: Option<Notice>| notice.as_ref().map(std::mem::discriminant);
-        let is_news = kind(notice) != kind(std::mem::replace(&mut self.notice, notice));
+        let is_news = kind(notice) != kind(std::mem::replace(&mut self.reported.notice, notice));
         if is_news && notice == Some(Notice::Decides) {
             // Free locks have not been offered to their waiters.
             self.all_lines_changed();
         }
-        let excess = is_excess_news.then_some((attached, replicas));
+        let excess = is_excess_news.then_some((attached, allowed));
         Tended { change, heartbeat, notice: notice.filter(|_| is_news), excess }
     }
 
@@ -168,14 +175,14 @@ impl Node {
     pub fn follows(&mut self, has_master: bool, now: Instant) -> bool {
         // A node that has hung has not read what the master sent.
         let hung = |at: Instant| at.after(HANG) < now;
-        let has_hung = self.heard.looked_at.replace(now).is_some_and(hung);
+        let has_hung = self.reported.looked_at.replace(now).is_some_and(hung);
         if !has_master || has_hung {
-            self.heard.silent_since = has_master.then_some(now);
+            self.reported.silent_since = has_master.then_some(now);
             return false;
         }
-        let since = *self.heard.silent_since.get_or_insert(now);
+        let since = *self.reported.silent_since.get_or_insert(now);
         let is_silent = since.after(SUPPORT) < now;
-        is_silent && !std::mem::replace(&mut self.heard.is_silence_known, true)
+        is_silent && !std::mem::replace(&mut self.reported.is_silence_known, true)
     }
 
     fn news_of_longest(&mut self, now: Instant) -> Option<Change> {
@@ -192,8 +199,8 @@ impl Node {
     ) -> (Option<Change>, Option<Unlike>) {
         let own = self.promises.authority().map_or(0, Authority::replicas);
         let Heartbeat { replicas, longest } = heartbeat;
-        let is_news = std::mem::replace(&mut self.heard.replicas, replicas) != replicas;
-        (self.heard.silent_since, self.heard.is_silence_known) = (Some(now), false);
+        let is_news = std::mem::replace(&mut self.reported.replicas, replicas) != replicas;
+        (self.reported.silent_since, self.reported.is_silence_known) = (Some(now), false);
         if let Some(authority) = self.promises.authority_mut() {
             authority.heard(heartbeat, now);
         }
@@ -208,7 +215,7 @@ impl Node {
     fn unlike_longest(&mut self, longest: Millis) -> Option<Unlike> {
         let max_ttl = self.promises.authority()?.max_ttl();
         let unlike = (longest != max_ttl).then_some(Unlike::Longest(longest, max_ttl));
-        let is_news = std::mem::replace(&mut self.heard.unlike, unlike) != unlike;
+        let is_news = std::mem::replace(&mut self.reported.unlike, unlike) != unlike;
         unlike.filter(|_| is_news)
     }
 }
