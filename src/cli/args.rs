@@ -108,8 +108,9 @@ pub(super) enum Command {
     ///
     /// The first lines of the output say how to use them, and how to end one. Each server has its
     /// settings in a file in the folder that is named there: `redis-server FILE` starts one again
-    /// that has ended, and it then ends on its own. INT, TERM and HUP end them all; a shell may
-    /// start a background job so that it ignores INT.
+    /// that has ended. End that one yourself (`redis-cli -p PORT SHUTDOWN NOSAVE`): it does not end
+    /// with this command. INT, TERM and HUP end all others; a shell may start a background job so
+    /// that it ignores INT.
     Nodes(Nodes),
     /// Show what lockmod does, on five local nodes, in a few seconds
     Demo(Demo),

@@ -6,6 +6,9 @@ use super::super::out::cut;
 use super::super::rows::{self, LockOrder};
 use crate::client::{LockSurvey, NodeReport, Survey, Vote};
 
+/// For how many surveys the result of an order stays: after that it is about another time than what
+/// is shown.
+const SURVEYS_MAX: u8 = 10;
 /// The most columns of a name in a question or a message: the important part follows it.
 pub(super) const NAME_MAX: usize = 40;
 
@@ -21,6 +24,8 @@ pub(super) struct State {
     pub(super) input: Input,
     /// The result of the last order.
     pub(super) message: String,
+    /// How many surveys were taken since that order.
+    surveys: u8,
 }
 
 /// What the keys are used for at present.
@@ -54,6 +59,10 @@ impl State {
         let place = self.selection();
         self.survey = Some(survey);
         self.keep_selection(place);
+        self.surveys = self.surveys.saturating_add(1);
+        if self.surveys > SURVEYS_MAX {
+            self.message.clear();
+        }
     }
 
     /// A key was pressed.
@@ -131,6 +140,7 @@ impl State {
     /// A lock was deleted, on nodes where that was possible.
     pub(super) fn force_released(&mut self, name: &[u8], reports: &[NodeReport]) {
         let name = cut(&rows::shown_name(name), NAME_MAX);
+        self.surveys = 0;
         self.message = match reports.iter().all(|report| report.vote == Vote::NotHeld) {
             true => format!("nobody held '{name}' any more"),
             false => format!("'{name}' was {}", rows::deleted_on(reports)),

@@ -412,6 +412,12 @@ mod tests {
         state.force_released(b"b", &[report(Vote::Confirmed), report(Vote::TimedOut)]);
         let lines = lines(&drawn(&state, (80, 20)));
         assert!(lines[19].starts_with("'b' was deleted on 1 of 2 nodes; n: timed out"));
+        for _ in 0..10 {
+            assert!(!state.message.is_empty());
+            state.surveyed(survey(&[]));
+        }
+        state.surveyed(survey(&[]));
+        assert_eq!(state.message, "", "it was about another time");
     }
 
     #[test]
