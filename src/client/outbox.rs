@@ -41,7 +41,7 @@ pub(super) struct Item {
     pub(super) is_asking: bool,
     /// How often it was redirected.
     pub(super) hops: u8,
-    /// How often a master of a Cluster wanted it later.
+    /// How often a master of a Cluster wanted it later, or the masters disagreed.
     pub(super) delays: u8,
     /// When its sender began to wait.
     pub(super) since: Instant,
@@ -77,7 +77,7 @@ impl Item {
         self.came_back();
     }
 
-    /// Counts a master that wanted it later.
+    /// Counts a pause before it is sent again.
     pub(super) const fn delayed(&mut self) {
         self.delays = self.delays.saturating_add(1);
         self.came_back();
@@ -113,6 +113,11 @@ impl Item {
     /// Whether it is the first request to the node for its acquisition.
     pub(super) const fn is_first(&self) -> bool {
         self.is_first
+    }
+
+    /// Whether somebody waits for the answer.
+    pub(super) const fn is_awaited(&self) -> bool {
+        self.reply_to.is_some()
     }
 
     /// Whether it is meant for this particular server.

@@ -33,7 +33,7 @@ use crate::wire::slots::slot_of;
 /// How often a command is redirected at once. After that, its slot is just moving, and the masters
 /// disagree.
 const HOPS_AT_ONCE: u8 = 2;
-/// How often it is redirected before its sender gets an error.
+/// How often it is redirected before it is put off, if nobody waits for the answer.
 const HOPS_MAX: u8 = 8;
 /// The base of the pauses in between, which double.
 const AGREE_MIN: Duration = Duration::from_millis(2);
@@ -402,14 +402,8 @@ impl Routing {
     fn send_on(&self, mut item: Item, error: &str, host: &str) -> Option<Item> {
         let is_sent_on = !item.is_direct();
         let is_later = code::word_of(error) == code::TRYAGAIN.word;
-        let spent = item.since.elapsed();
-        if is_sent_on
-            && is_later
-            && let Some(pause) = next_delay(item.delays, spent, self.patience)
-        {
-            item.delayed();
-            self.send_after(pause, item);
-            return None;
+        if is_sent_on && is_later {
+            item = self.send_delayed(item)?;
         }
         let Some(place) = redirection(error).filter(|_| is_sent_on) else { return Some(item) };
         let mut routes = self.routes();
@@ -432,9 +426,24 @@ impl Routing {
                 item.is_asking = place.is_ask;
                 self.send_rest(&mut routes, index, item);
             }
+            None if item.is_awaited() => {
+                let item = self.send_delayed(item)?;
+                self.give_up(item, NoReply::Unavailable(MOVING.into()));
+            }
             None if item.hops <= HOPS_MAX => self.send_later(item),
             None => self.give_up(item, NoReply::Unavailable(MOVING.into())),
         }
+        None
+    }
+
+    /// Sends a command again after a pause. Returns it if its sender might then have no answer in
+    /// time.
+    fn send_delayed(&self, mut item: Item) -> Option<Item> {
+        let Some(pause) = next_delay(item.delays, item.since.elapsed(), self.patience) else {
+            return Some(item);
+        };
+        item.delayed();
+        self.send_after(pause, item);
         None
     }
 
@@ -516,9 +525,10 @@ fn pause_of(number: u8) -> Duration {
     AGREE_MIN * 2_u32.pow(u32::from(number.min(HOPS_MAX)))
 }
 
-/// The pause before a command is sent again that a master wants later. `None` if the sender, who
-/// has waited for `spent`, might have no answer before its `patience` ends: it should learn what
-/// the master says. `delays`: how often the command was delayed before.
+/// The pause before a command is sent again that a master wants later, or about which the masters
+/// disagree. `None` if the sender, who has waited for `spent`, might have no answer before its
+/// `patience` ends: it should learn what they say. `delays`: how often the command was delayed
+/// before.
 fn next_delay(delays: u8, spent: Duration, patience: Duration) -> Option<Duration> {
     let delay_of = |number| pause_of(number).min(patience / 8);
     let delayed: Duration = (1..=delays).map(delay_of).sum();
