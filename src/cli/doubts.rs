@@ -191,6 +191,10 @@ fn forgetful(node: &str, left: Option<Duration>, state: Option<&str>) -> Option<
              holds a lock",
             rows::shown(node.as_bytes())
         )),
+        _ if state.is_some_and(is_asking) => Some(format!(
+            "{} does not decide about the lock yet: another master may know who holds it",
+            rows::shown(node.as_bytes())
+        )),
         left => Some(quarantine(node, left?)),
     }
 }
@@ -203,6 +207,11 @@ pub(super) fn is_quarantine(state: &str) -> bool {
 /// Whether, with this state, another server may be the master.
 fn lacks_authority(state: &str) -> bool {
     code::word_of(state) == code::NOAUTHORITY.word
+}
+
+/// Whether a node with this state has to ask another master first.
+fn is_asking(state: &str) -> bool {
+    code::word_of(state) == code::TRYAGAIN.word
 }
 
 fn quarantine(node: &str, left: Duration) -> String {
@@ -234,7 +243,7 @@ pub(super) fn is_gone(vote: &Vote, node: &NodeInfo) -> bool {
 /// The vote of a node whose report about a lock shows that another server may be the master.
 pub(super) fn obstacle(node: &NodeInfo) -> Option<Vote> {
     let state = node.info.as_ref().ok()?.node_state.as_deref()?;
-    let is_other = lacks_authority(state);
+    let is_other = lacks_authority(state) || is_asking(state);
     vote_of(node).or(is_other.then(|| Vote::Unavailable(state.into())))
 }
 
@@ -310,6 +319,7 @@ fn not_released(error: ReleaseError, infos: &[NodeInfo], ttl: Duration) -> Failu
 /// The same failure, with the warnings about replicas if there are any, and with the masters of a
 /// Cluster for which the others may wait.
 pub(super) async fn named(locker: &Locker, failure: Failure) -> Failure {
+    let is_waiting = |vote: &Vote| matches!(vote, Vote::Unavailable(text) if is_asking(text));
     let is_explained = |report: &NodeReport| is_replica(&report.vote) || is_waiting(&report.vote);
     if !failure.nodes().iter().any(is_explained) {
         return failure;
@@ -319,11 +329,6 @@ pub(super) async fn named(locker: &Locker, failure: Failure) -> Failure {
     let silent = survey.nodes.iter().filter_map(share).flat_map(|share| share.silent);
     let silent = silent.map(|master| master.to_string());
     failure.but_each(replicas(&survey).into_iter().chain(silent))
-}
-
-/// Whether this is the vote of a master that may wait to hear another one.
-fn is_waiting(vote: &Vote) -> bool {
-    matches!(vote, Vote::Unavailable(text) if code::word_of(text) == code::TRYAGAIN.word)
 }
 
 #[cfg(test)]

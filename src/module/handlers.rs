@@ -14,6 +14,7 @@ use crate::engine::{
 };
 use crate::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
 use crate::wire::request::{self, Limits, Onward, WaitMode};
+use crate::wire::slots::slot_of;
 use crate::wire::spec;
 
 /// A command of the table, and its implementation.
@@ -443,6 +444,14 @@ impl Handler for Info {
             AtKey::Other => return Err(Refusal::WrongType),
         };
         account.obstacle = obstacle;
+        if account.obstacle.is_none()
+            && let Some(refusal) = slots::obstacle(server, slot_of(args.get(KEY)), now)
+        {
+            account.obstacle = Some(refusal.to_string());
+            if let Refusal::Quarantine { left, reason } = refusal {
+                account.quarantine = Some((left, reason));
+            }
+        }
         Ok(context.describe(&account))
     }
 }

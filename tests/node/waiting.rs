@@ -509,7 +509,7 @@ fn a_failover_sends_everybody_away_and_grants_nothing_in_between() {
     let replica = Server::builder().replica_of(&server).start();
     server.wait_for_replica(&replica);
     let conn = &mut server.connect();
-    ask(conn, "LOCK.ACQUIRE res A 50");
+    ask(conn, "LOCK.ACQUIRE res A 2000");
     let mut client = waiter(&server, "B", LONG);
     // The lease ends while the server waits for the replica.
     replica.pause();

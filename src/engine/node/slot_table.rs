@@ -508,6 +508,11 @@ impl SlotTable {
         self.unsettled().len() == self.own.len()
     }
 
+    /// When its wait in this slot is over, if it waits there.
+    pub(super) fn end_of(&self, slot: u16) -> Option<Instant> {
+        self.moves.get(&slot).filter(|seen| seen.is_here())?.until
+    }
+
     /// When the first of its waits in its own slots is over.
     pub(super) fn first_end(&self) -> Option<Instant> {
         self.moves.values().filter(|seen| seen.is_here()).filter_map(|seen| seen.until).min()

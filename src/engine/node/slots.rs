@@ -369,6 +369,18 @@ impl Node {
         self.slots.as_ref().is_none_or(|slots| slots.is_settled(slot, (now, longest)))
     }
 
+    /// Why the node does not decide in this slot, while it does in others.
+    pub fn obstacle_in(&self, slot: u16, (now, max_ttl): (Instant, Millis)) -> Option<Refusal> {
+        let slots = self.slots.as_ref().filter(|_| !self.decides_in(slot, (now, max_ttl)))?;
+        Some(match slots.table.end_of(slot) {
+            Some(until) => {
+                let (reason, left) = (QuarantineReason::OtherMaster, left(now, until));
+                Refusal::Quarantine { reason, left }
+            }
+            None => Refusal::SlotMoving { slot },
+        })
+    }
+
     /// Whether the node may have lost slots without knowing: it has hung, or its server holds back
     /// writes.
     pub fn may_have_lost_slots(&self, now: Instant) -> bool {
@@ -770,12 +782,17 @@ mod tests {
             let mut asking = (5_200..10_100).step_by(100);
             assert!(asking.all(|now| node.questions(at(now)).len() == 1), "every 100 ms");
             assert_eq!(come(&mut node, 12, 10_100), Came::Asks);
+            let obstacle = |node: &Node, now| node.obstacle_in(12, (at(now), LONGEST));
+            assert_eq!(obstacle(&node, 10_100), Some(Refusal::SlotMoving { slot: 12 }));
             let wait = with_drift(SUPPORT.saturating_add(Millis::new(longest)));
             let left = |now| at(now).until(at(5_100).after(wait).after(Millis::new(1)));
             let Came::Waits { left: first, change: Some(_) } = come(&mut node, 12, 10_101) else {
                 panic!("it waits")
             };
             assert_eq!(first, left(10_101));
+            let reason = QuarantineReason::OtherMaster;
+            let refusal = Refusal::Quarantine { reason, left: left(10_101) };
+            assert_eq!(obstacle(&node, 10_101), Some(refusal), "LOCK.INFO tells");
             // It is back, reports, and answers the question.
             node.hear(b"bb", footing(5, 0), at(10_200));
             node.answered(b"bb", number(5_100), &answer(5, 0, slots.clone()), at(10_200));
