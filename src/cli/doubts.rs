@@ -137,7 +137,7 @@ fn doubt(node: &NodeSurvey) -> Option<String> {
 fn in_doubt(node: &NodeSurvey) -> String {
     let is_forgetful = |report: &&NodeReport| match &report.vote {
         Vote::Quarantined { .. } => true,
-        Vote::Unavailable(text) => lacks_authority(text),
+        Vote::Unavailable(text) => may_not_be_the_master(text),
         _ => false,
     };
     let share = node.status.as_ref().ok().and_then(|status| status.slots.as_ref());
@@ -192,7 +192,7 @@ fn forgetful(node: &str, left: Option<Duration>, state: Option<&str>) -> Option<
             rows::shown(node.as_bytes())
         )),
         _ if state.is_some_and(is_asking) => Some(format!(
-            "{} does not decide about the lock yet: another master may know who holds it",
+            "{} does not decide yet: another master may know who holds a lock",
             rows::shown(node.as_bytes())
         )),
         left => Some(quarantine(node, left?)),
@@ -204,7 +204,12 @@ pub(super) fn is_quarantine(state: &str) -> bool {
     code::meaning_of(state) == code::Meaning::Quarantine
 }
 
-/// Whether, with this state, another server may be the master.
+/// Whether, with this state, another server may be the master, of the lock at least.
+fn may_not_be_the_master(state: &str) -> bool {
+    lacks_authority(state) || is_asking(state)
+}
+
+/// Whether a node with this state lacks the support of its replicas.
 fn lacks_authority(state: &str) -> bool {
     code::word_of(state) == code::NOAUTHORITY.word
 }
@@ -243,8 +248,7 @@ pub(super) fn is_gone(vote: &Vote, node: &NodeInfo) -> bool {
 /// The vote of a node whose report about a lock shows that another server may be the master.
 pub(super) fn obstacle(node: &NodeInfo) -> Option<Vote> {
     let state = node.info.as_ref().ok()?.node_state.as_deref()?;
-    let is_other = lacks_authority(state) || is_asking(state);
-    vote_of(node).or(is_other.then(|| Vote::Unavailable(state.into())))
+    vote_of(node).or(may_not_be_the_master(state).then(|| Vote::Unavailable(state.into())))
 }
 
 /// Whether a quorum of the nodes knows who holds the lock.
@@ -325,9 +329,9 @@ pub(super) async fn named(locker: &Locker, failure: Failure) -> Failure {
         return failure;
     }
     let survey = locker.survey(0).await;
-    let share = |node: &NodeSurvey| node.status.as_ref().ok()?.slots.clone();
-    let silent = survey.nodes.iter().filter_map(share).flat_map(|share| share.silent);
-    let silent = silent.map(|master| master.to_string());
+    let statuses = survey.nodes.iter().filter_map(|node| node.status.as_ref().ok());
+    let shares = statuses.filter_map(|status| status.slots.as_ref());
+    let silent = shares.flat_map(|share| &share.silent).map(ToString::to_string);
     failure.but_each(replicas(&survey).into_iter().chain(silent))
 }
 

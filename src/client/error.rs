@@ -420,6 +420,14 @@ mod tests {
         votes.iter().map(|vote| NodeReport::new("n".into(), vote.clone())).collect()
     }
 
+    /// The error of an attempt without a quorum that took `waited`, where nodes had 500 ms.
+    fn without_quorum(votes: &[Vote], waited: u64, is_timed_out: bool) -> String {
+        let (waited, timeout) = (Duration::from_millis(waited), Duration::from_millis(500));
+        let (name, nodes, attempts) = ("n".into(), reports(votes), 1);
+        let report = AcquireReport { name, waited, attempts, nodes, timeout, is_timed_out };
+        AcquireError::NoQuorum(report).to_string()
+    }
+
     /// Regression: "cannot be acquired without a quorum: 1 of 1 node granted".
     #[test]
     fn a_quorum_that_granted_too_late_is_said_to_have_been_late() {
@@ -427,10 +435,7 @@ mod tests {
             (&[Vote::Granted(Fence::ZERO)][..], true),
             (&[Vote::Granted(Fence::ZERO), Vote::TimedOut, Vote::TimedOut], false),
         ] {
-            let (name, waited, timeout) = ("n".into(), Duration::ZERO, Duration::ZERO);
-            let (nodes, attempts, is_timed_out) = (reports(votes), 1, true);
-            let report = AcquireReport { name, waited, attempts, nodes, timeout, is_timed_out };
-            let told = AcquireError::NoQuorum(report).to_string();
+            let told = without_quorum(votes, 500, true);
             assert_eq!(told.contains("was granted too late"), is_late, "{told}");
             assert!(told.contains(SLOW), "{told}");
         }
@@ -439,24 +444,15 @@ mod tests {
     /// The advice for slow networks followed the reason that a node had named.
     #[test]
     fn a_late_node_that_says_why_it_does_not_grant_is_not_said_to_be_slow() {
-        let nodes = reports(&[Vote::Unavailable("TRYAGAIN later".into())]);
-        let (name, waited, timeout) = ("n".into(), Duration::ZERO, Duration::ZERO);
-        let (attempts, is_timed_out) = (1, true);
-        let report = AcquireReport { name, waited, attempts, nodes, timeout, is_timed_out };
-        let told = AcquireError::NoQuorum(report).to_string();
+        let told = without_quorum(&[Vote::Unavailable("TRYAGAIN later".into())], 500, true);
         assert!(told.contains("TRYAGAIN later") && !told.contains(SLOW), "{told}");
     }
 
     /// Regression: of a node that is known to be silent, the error said that it had half a second.
     #[test]
     fn an_error_says_how_long_nodes_had_to_answer_only_if_they_had_so_long() {
-        let error = |waited| {
-            let nodes = reports(&[Vote::Granted(Fence::ZERO), Vote::TimedOut, Vote::TimedOut]);
-            let (waited, timeout) = (Duration::from_millis(waited), Duration::from_millis(500));
-            let (name, attempts, is_timed_out) = ("n".into(), 1, false);
-            let report = AcquireReport { name, waited, attempts, nodes, timeout, is_timed_out };
-            AcquireError::NoQuorum(report).to_string()
-        };
+        let votes = [Vote::Granted(Fence::ZERO), Vote::TimedOut, Vote::TimedOut];
+        let error = |waited| without_quorum(&votes, waited, false);
         assert!(error(500).contains("; each node had 500ms to answer: a slow network"));
         let known = error(1);
         assert!(known.ends_with("; a node that has just been silent is not waited for again"));

@@ -14,7 +14,6 @@ use crate::engine::{
 };
 use crate::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
 use crate::wire::request::{self, Limits, Onward, WaitMode};
-use crate::wire::slots::slot_of;
 use crate::wire::spec;
 
 /// A command of the table, and its implementation.
@@ -445,7 +444,7 @@ impl Handler for Info {
         };
         account.obstacle = obstacle;
         if account.obstacle.is_none()
-            && let Some(refusal) = slots::obstacle(server, slot_of(args.get(KEY)), now)
+            && let Some(refusal) = slots::obstacle(server, args.get(KEY), now)
         {
             account.obstacle = Some(refusal.to_string());
             if let Refusal::Quarantine { left, reason } = refusal {

@@ -81,9 +81,12 @@ fn admit_to(context: &mut Context<'_>, slot: u16, now: Instant) -> Result<(), Re
     came
 }
 
-/// Why the node does not decide in this slot, although it does in others.
-pub(super) fn obstacle(server: InServer<'_>, slot: u16, now: Instant) -> Option<Refusal> {
-    process::with(server, |process| process.node.obstacle_in(slot, (now, config::max_ttl())))
+/// Why the node does not decide in the slot of this lock, although it does in others.
+pub(super) fn obstacle(server: InServer<'_>, name: &[u8], now: Instant) -> Option<Refusal> {
+    process::with(server, |process| {
+        let node = process.node.is_in_cluster().then_some(&process.node)?;
+        node.obstacle_in(slot_of(name), (now, config::max_ttl()))
+    })
 }
 
 /// Five times a second, and with each cron while slots move: looks at the slots, and reports to the
