@@ -9,8 +9,8 @@ use super::failure::{Failure, warn};
 use super::rows;
 use super::values::Name;
 use crate::client::{
-    Excess, Length, Locker, NodeField, NodeInfo, NodeReport, NodeSurvey, ReleaseError, Summary,
-    Survey, Vote, place, same_as,
+    Excess, FailingMaster, Length, Locker, NodeField, NodeInfo, NodeReport, NodeSurvey,
+    ReleaseError, Summary, Survey, Vote, place, same_as,
 };
 use crate::engine::{Quorum, SLOTS};
 use crate::wire::code;
@@ -130,21 +130,25 @@ pub(super) fn quarantines(survey: &Survey) -> Vec<String> {
 fn doubt(node: &NodeSurvey) -> Option<String> {
     let status = node.status.as_ref().ok()?;
     let state = status.fields.text(NodeField::State).filter(|_| status.is_master);
-    forgetful(&in_doubt(node), status.quarantine_left, state)
+    let place = in_doubt(node);
+    forgetful(&place, status.quarantine_left, state).or_else(|| {
+        let (place, waits) = (rows::shown(place.as_bytes()), status.waits_in()?);
+        Some(format!("{place} {waits}: it may not know who holds a lock there"))
+    })
 }
 
 /// The node, and of a group or a Cluster the masters that may not know it.
 fn in_doubt(node: &NodeSurvey) -> String {
-    let is_forgetful = |report: &&NodeReport| match &report.vote {
+    let is_forgetful = |master: &&FailingMaster| match &master.report.vote {
         Vote::Quarantined { .. } => true,
-        Vote::Unavailable(text) => may_not_be_the_master(text),
-        _ => false,
+        Vote::Unavailable(text) if may_not_be_the_master(text) => true,
+        _ => master.status.as_ref().is_some_and(|status| status.waits_in().is_some()),
     };
     let share = node.status.as_ref().ok().and_then(|status| status.slots.as_ref());
     let masters: Vec<&str> = match share {
         Some(share) => {
-            let failing = share.failing.iter().map(|master| &master.report);
-            failing.filter(is_forgetful).map(|report| &*report.node).collect()
+            let failing = share.failing.iter().filter(is_forgetful);
+            failing.map(|master| &*master.report.node).collect()
         }
         None => node.masters.iter().map(|master| &**master).collect(),
     };
@@ -338,7 +342,7 @@ pub(super) async fn named(locker: &Locker, failure: Failure) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{FailingMaster, LockInfo, NodeStatus, SlotShare};
+    use crate::client::{LockInfo, NodeStatus, SlotShare};
 
     /// The URL was named, which leads to all masters.
     #[test]

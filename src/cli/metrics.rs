@@ -136,6 +136,8 @@ const FIELDS: &[Metered] = &[
 
 const SLOTS_GRANTING_HELP: &str =
     "In how many of 16384 slots it grants locks; what is no Cluster, in all or none.";
+const SLOTS_MOVING_HELP: &str =
+    "How many slots of a Cluster are moving to another master by steps.";
 const REPLICA_LAG_HELP: &str = "How many bytes its slowest replica has not acknowledged.";
 const EXCESS_HELP: &str = "Replicas of its master beyond lockmod.replicas, where that matters.";
 const TOO_HIGH_HELP: &str = "Whether its fences are so high that clients leave out its grants.";
@@ -193,6 +195,10 @@ fn surveyed(survey: &Survey) -> Vec<MetricFamily> {
         per_node(survey, "lockmod_slots_granting", SLOTS_GRANTING_HELP, |node| {
             let all = if survey.has_vote(node?) { SLOTS } else { 0 };
             Some(gauge(node?.slots.as_ref().map_or(all, |share| share.granting).into()))
+        }),
+        per_node(survey, "lockmod_slots_moving", SLOTS_MOVING_HELP, |node| {
+            let moves = node?.slots.as_ref()?.moving.iter().map(|it| it.slots);
+            Some(gauge(moves.map(u32::from).sum::<u32>().into()))
         }),
         per_node(survey, "lockmod_fence_lag", "How far behind the quorum's fence.", |node| {
             node.map(|status| gauge(survey.fence_lag(status) as f64))

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::client::{
     FailingMaster, Length, LockInfo, LockState, LockSurvey, NAME_MAX, NodeField, NodeReport,
-    NodeStatus, NodeSurvey, Printable, PrintableName, Share, SlotShare, Support, Survey, Vote,
+    NodeStatus, NodeSurvey, Printable, PrintableName, Share, SlotMove, SlotShare, Support, Survey,
+    Vote,
 };
 use crate::engine::SLOTS;
 
@@ -156,6 +157,19 @@ fn failing(FailingMaster { report, status }: &FailingMaster) -> String {
         Some(status) => format!("{}: {}", shown(report.node.as_bytes()), state(status, None)),
         None => report.to_string(),
     }
+}
+
+/// The moves of slots of a Cluster, for people.
+pub(super) fn moving(node: &NodeSurvey) -> Vec<String> {
+    let share = node.status.as_ref().ok().and_then(|status| status.slots.as_ref());
+    let moves = share.into_iter().flat_map(|share| &share.moving);
+    let told = moves.map(|SlotMove { slots, from, to, .. }| {
+        let (node, from, to) = (&*node.node, &**from, &**to);
+        let [node, from, to] = [node, from, to].map(|name| shown(name.as_bytes()));
+        let plural = if *slots == 1 { " is" } else { "s are" };
+        format!("{node}: {slots} slot{plural} moving from {from} to {to}")
+    });
+    told.collect()
 }
 
 /// How many replicas support a master, for people.

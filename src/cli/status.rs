@@ -8,7 +8,7 @@ use super::rows::{self, LOCK_COLUMNS, LockOrder, NODE_COLUMNS};
 use super::{doubts, out};
 use crate::client::{
     FailingMaster, LockSurvey, NodeField, NodeReport, NodeStatus, NodeSurvey, ReplicaStatus,
-    SlotShare, Survey, Vote,
+    SlotMove, SlotShare, Survey, Vote,
 };
 
 /// The widest cell to which the other cells of its column of locks are padded: names and labels can
@@ -67,6 +67,7 @@ fn lines(survey: &Survey, room: Option<usize>) -> Vec<String> {
     let cut: Vec<_> = nodes.iter().filter(|row| !is_shown(row)).collect();
     // The terminal wraps these lines.
     lines.extend(cut.into_iter().map(|row| format!("{}: {}", row[0], row[STATE])));
+    lines.extend(survey.nodes.iter().flat_map(rows::moving));
     // Without a quorum, this line is the error.
     if survey.margin() >= 0 {
         lines.push(rows::quorum(survey));
@@ -222,7 +223,7 @@ fn slot_fields(status: &NodeStatus) -> Vec<(&'static str, Json)> {
 }
 
 /// In how many of its slots a Cluster grants locks.
-fn share_fields(share: &SlotShare) -> [(&'static str, Json); 3] {
+fn share_fields(share: &SlotShare) -> [(&'static str, Json); 4] {
     let failing = |FailingMaster { report, .. }: &FailingMaster| {
         let error = Json::text(report.vote.to_string());
         Json::Object(vec![("master", Json::text(&*report.node)), ("error", error)])
@@ -232,7 +233,13 @@ fn share_fields(share: &SlotShare) -> [(&'static str, Json); 3] {
         ("slots_granting", Json::Number(share.granting.into())),
         ("failing_masters", Json::List(failing)),
         ("slots_unknown", Json::Number(share.unknown.into())),
+        ("moving_slots", Json::List(share.moving.iter().map(move_json).collect())),
     ]
+}
+
+fn move_json(SlotMove { slots, from, to, .. }: &SlotMove) -> Json {
+    let (from, to) = (Json::text(&**from), Json::text(&**to));
+    Json::Object(vec![("slots", Json::Number((*slots).into())), ("from", from), ("to", to)])
 }
 
 fn replica_json(replica: &ReplicaStatus) -> Json {

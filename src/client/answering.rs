@@ -40,6 +40,14 @@ struct LinkPlace {
     node: usize,
     /// The server that answers there.
     server: Option<ServerId>,
+    /// Whether the connection has ended, for good.
+    is_free: bool,
+}
+
+impl LinkPlace {
+    const fn new(node: usize) -> LinkPlace {
+        LinkPlace { node, server: None, is_free: false }
+    }
 }
 
 /// A Cluster that is a node.
@@ -52,8 +60,7 @@ struct KnownCluster {
 impl Answering {
     /// With a place for the connection to each node.
     pub(super) fn new(nodes: Vec<Destination>) -> Answering {
-        let place = |node| LinkPlace { node, server: None };
-        let places = (0..nodes.len()).map(place).collect();
+        let places = (0..nodes.len()).map(LinkPlace::new).collect();
         Answering { nodes, known: Mutex::new(Answerers { places, clusters: Vec::new() }) }
     }
 
@@ -64,9 +71,20 @@ impl Answering {
 
     /// A place for one more connection to this node.
     pub(super) fn next_place(&self, node: usize) -> usize {
-        let mut known = self.known();
-        known.places.push(LinkPlace { node, server: None });
-        known.places.len() - 1
+        let places = &mut self.known().places;
+        let free = places.iter().position(|place| place.is_free);
+        let index = free.unwrap_or(places.len());
+        match places.get_mut(index) {
+            Some(place) => *place = LinkPlace::new(node),
+            None => places.push(LinkPlace::new(node)),
+        }
+        index
+    }
+
+    /// Notes that the connection with this place has ended, for good.
+    pub(super) fn vacate(&self, place: usize) {
+        let place = &mut self.known().places[place];
+        (place.server, place.is_free) = (None, true);
     }
 
     /// Notes which server answers at `place`, if that is known.
@@ -169,6 +187,18 @@ mod tests {
         assert_eq!(note(2, &["c", "b"]), refused(text));
         assert_eq!(note(0, &["c", "d"]), Ok(()), "after two failovers");
         assert_eq!(note(2, &["a", "b"]), Ok(()));
+    }
+
+    /// A master that came and went again and again left a place behind each time.
+    #[test]
+    fn the_place_of_a_connection_that_has_ended_is_taken_by_the_next() {
+        let answering = given(&["redis+cluster://a", "redis://b"]);
+        let [first, second] = [0, 0].map(|node| answering.next_place(node));
+        assert_eq!((first, second), (2, 3));
+        assert_eq!(answering.note(first, ServerId::of("id")), Ok(()));
+        answering.vacate(first);
+        assert_eq!(answering.note(second, ServerId::of("id")), Ok(()), "nobody else answers");
+        assert_eq!([0, 0].map(|node| answering.next_place(node)), [first, 4]);
     }
 
     /// The second text is made where the names of the nodes are not known.

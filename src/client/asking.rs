@@ -1,10 +1,14 @@
 //! Asks servers one by one, for surveys and listings. The replies are not votes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use futures_util::future::join_all;
 
 use super::inbox::{Inbox, RequestKind};
 use super::locker::Locker;
 use super::packet::Packet;
+use super::slots::move_targets;
 use super::vote::Vote;
 use crate::wire::resp::Reply;
 
@@ -40,6 +44,21 @@ impl Locker {
             return Err(unknown.unwrap_or(Vote::TimedOut));
         }
         Ok(masters.into_iter().map(|master| AskedServer { node, master: Some(master) }).collect())
+    }
+
+    /// The masters without slots to which slots of these masters are moving: they may have locks
+    /// already.
+    pub(super) async fn idle_targets(&self, servers: &[AskedServer]) -> Vec<AskedServer> {
+        let asked = servers.iter().filter_map(|server| Some((server, server.master.as_ref()?)));
+        let asked = asked.map(|(server, name)| async move {
+            let replies = self.ask(server, &[Packet::new(&[b"CLUSTER", b"NODES"])]).await;
+            let targets = move_targets(replies.unwrap_or_default().first(), name);
+            let known = |target| self.core().world.meet(server.node, target);
+            let named = targets.iter().filter_map(known);
+            named.map(|to| AskedServer { node: server.node, master: Some(to) }).collect::<Vec<_>>()
+        });
+        let targets: BTreeSet<_> = join_all(asked).await.into_iter().flatten().collect();
+        targets.into_iter().filter(|target| !servers.contains(target)).collect()
     }
 
     /// Sends commands to one server and reads all replies, in order.

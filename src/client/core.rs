@@ -228,7 +228,7 @@ impl Core {
         let report = |(node, vote): (usize, Vote)| {
             let vote = if vote == Vote::TimedOut { self.world.silence(node) } else { vote };
             NodeReport {
-                master: self.world.master_of(node, name),
+                master: self.world.last_asked(node, name),
                 ..NodeReport::new(Arc::clone(&self.world.nodes()[node]), vote)
             }
         };

@@ -328,6 +328,11 @@ impl ReplyTo {
         self.is_direct
     }
 
+    /// Whether the command is for one particular server, and the reply not a part of a node's.
+    pub(super) const fn is_for_one_server(&self) -> bool {
+        self.is_direct && self.fan.is_none()
+    }
+
     /// Splits this among `count` servers: when all have answered, one answer is delivered.
     pub(super) fn split(self, count: usize) -> Vec<ReplyTo> {
         let fan = Arc::new(Mutex::new(Fan { missing: count, failure: None }));

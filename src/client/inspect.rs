@@ -91,7 +91,7 @@ impl Locker {
         let outcomes = core.collect(&inbox, core.settings.plan.timeout, lock_info, |_| false).await;
         let info = |(node, outcome): (usize, Option<Result<LockInfo, Vote>>)| NodeInfo {
             node: Arc::clone(&core.world.nodes()[node]),
-            master: core.world.master_of(node, name.as_ref()),
+            master: core.world.last_asked(node, name.as_ref()),
             info: outcome.unwrap_or_else(|| Err(core.world.silence(node))),
         };
         outcomes.into_iter().enumerate().map(info).collect()
@@ -253,7 +253,9 @@ impl Locker {
 
     async fn list_node(&self, node: usize) -> Result<Locks, Vote> {
         let mut locks = Locks::default();
-        for server in self.servers_of(node).await? {
+        let mut servers = self.servers_of(node).await?;
+        servers.extend(self.idle_targets(&servers).await);
+        for server in servers {
             self.check_module(&server).await?;
             locks.add(self.search(&server, LISTED_MAX, Wanted::All(u64::MAX)).await?);
         }

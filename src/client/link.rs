@@ -117,6 +117,12 @@ impl LinkSeat {
     }
 }
 
+impl Drop for LinkSeat {
+    fn drop(&mut self) {
+        self.answering.vacate(self.place);
+    }
+}
+
 /// How long a connection may stay silent, if callers wait this long for an answer.
 pub(super) fn stall_of(patience: Duration) -> Duration {
     STALL_MIN.max(patience.saturating_mul(STALL_FACTOR))

@@ -14,6 +14,7 @@ use super::packet::Packet;
 use super::seeds::NOBODY;
 use super::sentinel::NO_SENTINEL;
 use super::slot_links::{SlotLinks, Spawn};
+use super::slots::MoveTarget;
 use super::vote::Vote;
 use super::wakes::Wakes;
 
@@ -114,6 +115,24 @@ impl Links {
         match &self.links[node] {
             NodeLinks::One(link) => link.state().line().master.clone(),
             NodeLinks::Slots(links) => links.master_of(name),
+        }
+    }
+
+    /// The master that was sent the last command about this lock, as far as is known: of a Cluster
+    /// the one that has the lock's slot, or to which the slot is moving.
+    pub(super) fn last_asked(&self, node: usize, name: &[u8]) -> Option<Arc<str>> {
+        match &self.links[node] {
+            NodeLinks::One(_) => self.master_of(node, name),
+            NodeLinks::Slots(links) => links.last_asked(name),
+        }
+    }
+
+    /// The name of this master of a Cluster, to which commands can be sent from now on, though it
+    /// may have no slots; `None` if it is not known how to reach it.
+    pub(super) fn meet(&self, node: usize, master: &MoveTarget) -> Option<Arc<str>> {
+        match &self.links[node] {
+            NodeLinks::One(_) => None,
+            NodeLinks::Slots(links) => links.meet(master),
         }
     }
 

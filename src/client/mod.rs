@@ -56,6 +56,7 @@ pub mod packet;
 mod printable;
 #[doc(hidden)]
 pub mod reading;
+mod routes;
 mod search;
 mod seeds;
 mod sentinel;
@@ -101,7 +102,7 @@ pub use length::Length;
 pub use locker::Locker;
 pub use many::{AcquireMany, Guards};
 pub use node_status::{
-    Excess, FailingMaster, NodeStatus, ReplicaStatus, SlotShare, Support, WaitsIn,
+    Excess, FailingMaster, NodeStatus, ReplicaStatus, SlotMove, SlotShare, Support, WaitsIn,
 };
 #[cfg(feature = "cli")]
 pub(crate) use printable::{Printable, PrintableName, is_plain};

@@ -54,6 +54,22 @@ pub struct SlotShare {
     pub unknown: u16,
     /// The masters that do not report their locks, and why.
     pub silent: Vec<NodeReport>,
+    /// The moves of slots that have begun and not ended. A master that does not let the user ask
+    /// (`CLUSTER NODES`) tells of none.
+    pub moving: Vec<SlotMove>,
+}
+
+/// Slots of a Cluster that move by steps (`CLUSTER SETSLOT`): commands about locks that are free,
+/// or have moved already, go on to the other master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SlotMove {
+    /// How many slots.
+    pub slots: u16,
+    /// The master that has them.
+    pub from: Arc<str>,
+    /// The master that will have them.
+    pub to: Arc<str>,
 }
 
 impl SlotShare {
@@ -82,6 +98,27 @@ impl SlotShare {
             report: report(&vote),
             status: status.as_ref().ok().cloned(),
         }));
+    }
+
+    /// Adds the moves between the masters that were added.
+    fn add_moves(&mut self, moving: Vec<SlotMove>) {
+        for SlotMove { slots, from, to } in &moving {
+            if self.refuses(to) && !self.refuses(from) {
+                self.granting = self.granting.saturating_sub(*slots);
+            }
+            let is_silent = |name: &Arc<str>| self.silent.iter().any(|report| report.node == *name);
+            if is_silent(to) && !is_silent(from) {
+                self.unknown = self.unknown.saturating_add(*slots);
+            }
+        }
+        self.moving = moving;
+    }
+
+    /// Whether this master grants nothing.
+    fn refuses(&self, name: &Arc<str>) -> bool {
+        let grants = |told: &NodeStatus| told.abstention().is_none();
+        let mut failing = self.failing.iter().filter(|master| master.report.node == *name);
+        failing.any(|master| !master.status.as_ref().is_some_and(grants))
     }
 
     /// Adds a master that grants, with this many slots. Returns its vote if it waits in some.
@@ -198,14 +235,15 @@ impl NodeStatus {
         Some(Support { supporters, needed: number(NodeField::SupportersNeeded)?, replicas })
     }
 
-    /// Combines the statuses of a Cluster's masters, each with its number of slots: the Cluster
-    /// grants if all do.
+    /// Combines the statuses of a Cluster's masters, each with its number of slots, and the moves
+    /// between them: the Cluster grants if all do.
     ///
     /// # Errors
     /// The first vote, if no master reports a status, with the master that is down if the others
     /// say that the Cluster is.
     pub(super) fn together(
         masters: Vec<(Arc<str>, u16, Result<NodeStatus, Vote>)>,
+        moving: Vec<SlotMove>,
     ) -> Result<NodeStatus, Vote> {
         let mut share = SlotShare { unknown: SLOTS, ..SlotShare::default() };
         let mut told = Vec::new();
@@ -217,6 +255,7 @@ impl NodeStatus {
                 told.push(status);
             }
         }
+        share.add_moves(moving);
         // The others may only wait to hear one that does not answer.
         share.failing.sort_by_key(|master| master.status.is_some());
         let mut told = told.into_iter();
@@ -259,11 +298,14 @@ fn is_down(reply: &Reply) -> bool {
     String::from_utf8_lossy(text).lines().any(|line| line == "cluster_state:fail")
 }
 
-/// Reads the replies about a server itself.
-pub(super) fn server_status(replies: &[Reply]) -> Result<NodeStatus, Vote> {
-    let status = status(replies.first())?;
+/// Reads a server's reply to INFO, and a master's of a Cluster to CLUSTER INFO.
+pub(super) fn server_status(
+    of_info: Option<&Reply>,
+    of_cluster: Option<&Reply>,
+) -> Result<NodeStatus, Vote> {
+    let status = status(of_info)?;
     // Then it refuses every command about a lock, which its INFO does not show.
-    if replies.get(1).is_some_and(is_down) {
+    if of_cluster.is_some_and(is_down) {
         return Err(Vote::Unavailable(code::CLUSTERDOWN.says("its Cluster is down").into()));
     }
     Ok(status)
@@ -322,6 +364,34 @@ fn status(reply: Option<&Reply>) -> Result<NodeStatus, Vote> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// All was said to be well while no lock could be acquired in a slot that was moving to a
+    /// master that had died.
+    #[test]
+    fn a_slot_that_moves_to_a_master_that_is_down_is_not_granted() {
+        let master = || {
+            let text = "role:master\r\nlockmod_granting:1\r\n".to_owned();
+            super::status(Some(&Reply::Text(text.into_bytes().into())))
+        };
+        let waiting = || {
+            let text = "role:master\r\nlockmod_granting:0\r\nlockmod_quarantine_left_ms:9\r\n";
+            super::status(Some(&Reply::Text(text.as_bytes().into())))
+        };
+        let name = |name: &str| Arc::<str>::from(name);
+        let told = |from: Result<NodeStatus, Vote>, to: Result<NodeStatus, Vote>| {
+            let masters =
+                vec![(name("a"), SLOTS, from), (name("b"), 0, to), (name("c"), 0, master())];
+            let moving = vec![SlotMove { slots: 3, from: name("a"), to: name("b") }];
+            let share = NodeStatus::together(masters, moving).unwrap().slots.unwrap();
+            assert_eq!(share.moving.len(), 1);
+            (share.granting, share.unknown, share.failing.len())
+        };
+        assert_eq!(told(master(), master()), (SLOTS, 0, 0));
+        assert_eq!(told(master(), Err(Vote::TimedOut)), (SLOTS - 3, 3, 1));
+        assert_eq!(told(master(), waiting()), (SLOTS - 3, 0, 1));
+        assert_eq!(told(Err(Vote::TimedOut), Err(Vote::TimedOut)), (0, SLOTS, 2));
+        assert_eq!(told(waiting(), waiting()), (0, 0, 2));
+    }
 
     #[test]
     fn a_node_says_what_it_is_in_its_info() {

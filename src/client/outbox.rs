@@ -125,6 +125,11 @@ impl Item {
         self.reply_to.as_ref().is_some_and(ReplyTo::is_direct)
     }
 
+    /// Whether no other server can answer it.
+    pub(super) fn is_for_one_server(&self) -> bool {
+        self.reply_to.as_ref().is_some_and(ReplyTo::is_for_one_server)
+    }
+
     pub(super) const fn take_reply_to(&mut self) -> Option<ReplyTo> {
         self.reply_to.take()
     }

@@ -21,12 +21,12 @@ use super::destination::Destination;
 use super::inbox::{NoReply, ReplyTo};
 use super::link::{Link, LinkSeat, Router, stall_of};
 use super::node_url::Location;
-use super::outbox::{Item, Outbox, Outstanding, Rank};
+use super::outbox::{Item, Outbox};
 use super::packet::{Care, Packet};
+use super::routes::{Master, Remainder, Routes};
 use super::seeds::Seeds;
-use super::slots::{Redirection, SlotRange, UNKNOWN, name_in, redirection};
+use super::slots::{MoveTarget, SlotRange, UNKNOWN, name_in, redirection};
 use super::wakes::Wakes;
-use crate::engine::SLOTS;
 use crate::wire::code;
 use crate::wire::slots::slot_of;
 
@@ -75,26 +75,6 @@ struct Hearing {
     heard: usize,
 }
 
-#[derive(Debug, Default)]
-struct Routes {
-    /// For each slot, the index of its master in `masters`. Empty while nothing is known.
-    slots: Vec<Option<usize>>,
-    masters: Vec<Master>,
-    /// Commands that wait for the slots to be known.
-    parked: Outbox,
-    /// The claims that were sent and not released.
-    asked: Outstanding,
-    /// How many commands were sent.
-    count: u64,
-}
-
-#[derive(Debug)]
-struct Master {
-    name: Arc<str>,
-    place: Location,
-    link: Option<Link>,
-}
-
 impl fmt::Debug for Routing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Routing").field("seeds", &self.seeds).finish_non_exhaustive()
@@ -132,7 +112,7 @@ impl SlotLinks {
     pub(super) fn send(&self, packet: &Packet, reply_to: Option<ReplyTo>) {
         let mut routes = self.0.routes();
         match name_in(packet.bytes()) {
-            Some(name) => self.0.send_to_slot(&mut routes, slot_of(name), packet, reply_to),
+            Some(name) => self.0.send_to_slot(&mut routes, name, packet, reply_to),
             None => self.0.send_everywhere(&mut routes, packet, reply_to),
         }
     }
@@ -140,22 +120,33 @@ impl SlotLinks {
     /// Sends a command to this master.
     pub(super) fn send_to(&self, master: &str, packet: &Packet, reply_to: ReplyTo) {
         let mut routes = self.0.routes();
-        match routes.masters.iter().position(|known| *known.name == *master) {
+        match routes.index_by(master) {
             Some(index) => self.0.link(&mut routes, index).send(packet, Some(reply_to)),
-            None => reply_to.deliver(Err(NoReply::Unreachable("it is no longer a master".into()))),
+            None => reply_to.deliver(Err(no_master())),
         }
     }
 
     /// The masters that have slots, as far as is known. (A slot may be moving to one that has none
     /// yet.)
     pub(super) fn masters(&self) -> Vec<Arc<str>> {
-        let routes = self.0.routes();
-        let has_slots = |(index, _): &(usize, &Master)| routes.slots.contains(&Some(*index));
-        let masters = routes.masters.iter().enumerate().filter(has_slots);
-        masters.map(|(_, master)| Arc::clone(&master.name)).collect()
+        self.0.routes().with_slots()
     }
 
-    /// The master of this lock, if it is known.
+    /// The name of this master, to which commands can be sent from now on, though it may have no
+    /// slots; `None` if it is not known how to reach it.
+    pub(super) fn meet(&self, MoveTarget { id, host, port, .. }: &MoveTarget) -> Option<Arc<str>> {
+        let place = host.as_ref().map(|host| self.0.seeds.place(host.clone(), *port));
+        let mut routes = self.0.routes();
+        let index = routes.master_with(id, place)?;
+        Some(Arc::clone(&routes.masters[index].name))
+    }
+
+    /// The master that was sent the last command about this lock, as far as is known.
+    pub(super) fn last_asked(&self, name: &[u8]) -> Option<Arc<str>> {
+        self.0.routes().last_asked(name)
+    }
+
+    /// The master of this lock's slot, if it is known.
     pub(super) fn master_of(&self, name: &[u8]) -> Option<Arc<str>> {
         let routes = self.0.routes();
         let index = routes.index_of(slot_of(name))?;
@@ -164,10 +155,7 @@ impl SlotLinks {
 
     /// How many slots this master has, as far as is known.
     pub(super) fn slots_of(&self, master: &str) -> u16 {
-        let routes = self.0.routes();
-        let index = routes.masters.iter().position(|known| *known.name == *master);
-        let has = routes.slots.iter().filter(|slot| slot.is_some() && **slot == index).count();
-        u16::try_from(has).unwrap_or(SLOTS)
+        self.0.routes().slots_of(master)
     }
 
     /// Whether, as far as is known, a master has yet to carry out a release.
@@ -183,72 +171,6 @@ impl Drop for Routing {
     fn drop(&mut self) {
         self.is_old.notify_one();
     }
-}
-
-impl Routes {
-    fn index_of(&self, slot: u16) -> Option<usize> {
-        self.slots.get(usize::from(slot)).copied().flatten()
-    }
-
-    fn master_at(&mut self, place: Location) -> usize {
-        let known = self.masters.iter().position(|master| master.place == place);
-        known.unwrap_or_else(|| {
-            let name = place.to_string().into();
-            self.masters.push(Master { name, place, link: None });
-            self.masters.len() - 1
-        })
-    }
-
-    /// The master to which an error without a host redirects: the only one with this port. (If
-    /// several have it, the report of the slots tells which one has got a slot.)
-    fn only_one_for(&self, to: &Redirection) -> Option<usize> {
-        let has_it = |place: &Location| match place {
-            Location::Tcp { port, .. } => *port == to.port,
-            _ => false,
-        };
-        let mut found = self.masters.iter().enumerate().filter(|(_, master)| has_it(&master.place));
-        let first = found.next().map(|(index, _)| index);
-        // A slot moves to another master than the one that has it, which may be unknown yet.
-        let is_other = |index: &usize| !to.is_ask || self.index_of(to.slot) != Some(*index);
-        first.filter(|_| found.next().is_none()).filter(is_other)
-    }
-
-    /// Notes a command's part in an acquisition, and returns how it stands to those before. (A link
-    /// does not know that: it may be new, or its lock have come from another master.)
-    fn note(&mut self, packet: &Packet) -> Rank {
-        self.count += 1;
-        let number = self.count;
-        let is_release = matches!(packet.care(), Care::UntilAnswered(_));
-        let Some(part) = packet.part() else {
-            return Rank { is_owed: is_release, is_first: false, number };
-        };
-        let is_owed = is_release && self.asked.has(part.claim);
-        let is_first = self.asked.is_first(packet);
-        self.asked.note(Some(part));
-        if is_release {
-            self.asked.released(part.claim, number);
-        }
-        Rank { is_owed, is_first, number }
-    }
-
-    /// What may still be sent of a command that comes back. A request that was released since must
-    /// not be sent: it would travel behind the release.
-    fn left_of(&self, item: &Item) -> Remainder {
-        let part = item.packet.part().filter(|part| part.asks_for.is_some());
-        match part.is_some_and(|part| self.asked.is_released_since(part.claim, item.number)) {
-            false => Remainder::All,
-            true if item.is_owed => Remainder::Release,
-            true => Remainder::Nothing,
-        }
-    }
-}
-
-/// What may still be sent of a command.
-enum Remainder {
-    All,
-    /// The release, without the place in line.
-    Release,
-    Nothing,
 }
 
 impl Routing {
@@ -291,14 +213,19 @@ impl Routing {
     fn send_to_slot(
         &self,
         routes: &mut Routes,
-        slot: u16,
+        name: &[u8],
         packet: &Packet,
         reply_to: Option<ReplyTo>,
     ) {
-        if routes.slots.is_empty() {
+        if !routes.is_known() {
             return park(&mut routes.parked, packet, reply_to);
         }
+        let slot = slot_of(name);
         let rank = routes.note(packet);
+        // The release that follows a failure says nothing of where that came from.
+        if !matches!(packet.care(), Care::UntilAnswered(_)) {
+            routes.note_place(name, None);
+        }
         let is_taken = if let Some(index) = routes.index_of(slot) {
             self.link(routes, index).state().take_as(packet, reply_to, rank)
         } else {
@@ -331,21 +258,7 @@ impl Routing {
         let masters = ranges.iter().map(|range| range.id.clone()).collect();
         self.answering.note_cluster(self.node, masters)?;
         let mut routes = self.routes();
-        let mut fresh = Routes { slots: vec![None; usize::from(SLOTS)], ..Routes::default() };
-        for range in ranges {
-            let index = fresh.master_at(self.seeds.place(range.host, range.port));
-            let slots = usize::from(range.first)..=usize::from(range.last);
-            fresh.slots.get_mut(slots).into_iter().flatten().for_each(|slot| *slot = Some(index));
-        }
-        let old = std::mem::replace(&mut routes.masters, fresh.masters);
-        routes.slots = fresh.slots;
-        let mut gone = Vec::new();
-        for Master { place, link, .. } in old {
-            match routes.masters.iter_mut().find(|master| master.place == place) {
-                Some(master) => master.link = link,
-                None => gone.extend(link),
-            }
-        }
+        let gone = routes.replace(ranges, |host, port| self.seeds.place(host, port));
         routes.parked.down = None;
         for mut item in std::mem::take(&mut routes.parked.items) {
             let rank = routes.note(&item.packet);
@@ -364,13 +277,16 @@ impl Routing {
     /// The slots cannot be known at present.
     fn fail(&self, failure: &NoReply) {
         let mut routes = self.routes();
-        if routes.slots.is_empty() {
+        if !routes.is_known() {
             routes.parked.fail(failure);
         }
     }
 
     /// Sends a command again, to the master that has its lock now.
     fn route(&self, routes: &mut Routes, item: Item) {
+        if item.is_for_one_server() {
+            return answer(item, no_master());
+        }
         let Some(slot) = name_in(item.packet.bytes()).map(slot_of) else {
             let (packet, mut item) = (item.packet.clone(), item);
             return self.send_everywhere(routes, &packet, item.take_reply_to());
@@ -414,9 +330,7 @@ impl Routing {
             other => Some(routes.master_at(place_at(other))),
         };
         if !place.is_ask {
-            if let Some(slot) = routes.slots.get_mut(usize::from(place.slot)) {
-                *slot = index.or(*slot);
-            }
+            routes.moved(place.slot, index);
             self.is_old.notify_one();
         }
         item.redirected();
@@ -424,6 +338,9 @@ impl Routing {
         match index.filter(|_| is_at_once) {
             Some(index) => {
                 item.is_asking = place.is_ask;
+                if let Some(name) = name_in(item.packet.bytes()) {
+                    routes.note_place(name, place.is_ask.then_some(index));
+                }
                 self.send_rest(&mut routes, index, item);
             }
             None if item.is_awaited() => {
@@ -543,6 +460,10 @@ fn answer(mut item: Item, failure: NoReply) {
     item.answer(Err(failure));
 }
 
+fn no_master() -> NoReply {
+    NoReply::Unreachable("it is no longer a master".into())
+}
+
 fn nowhere(slot: u16) -> NoReply {
     NoReply::Unavailable(format!("no master of the Cluster has slot {slot}").into())
 }
@@ -608,27 +529,5 @@ mod tests {
             assert!(delays >= least, "{trip:?}: {delays}");
             assert!(delays == 0 || spent < patience, "{trip:?}: {delays} delays, {spent:?}");
         }
-    }
-
-    /// A command was sent back to the master that had redirected it.
-    #[test]
-    fn an_error_without_a_host_names_the_only_other_master_with_its_port() {
-        let mut routes = Routes { slots: vec![None; usize::from(SLOTS)], ..Routes::default() };
-        let place = |host: &str, port| Location::Tcp { host: host.to_owned(), port, is_tls: false };
-        let (source, target) =
-            (routes.master_at(place("a", 7000)), routes.master_at(place("b", 7001)));
-        routes.slots[7] = Some(source);
-        let named = |routes: &Routes, error| routes.only_one_for(&redirection(error).unwrap());
-        for (error, expected) in [
-            ("ASK 7 ?:7001", Some(target)),
-            ("ASK 7 ?:7000", None),
-            ("ASK 7 ?:7002", None),
-            ("MOVED 7 ?:7001", Some(target)),
-            ("MOVED 7 ?:7000", Some(source)),
-        ] {
-            assert_eq!(named(&routes, error), expected, "{error}");
-        }
-        routes.master_at(place("c", 7001));
-        assert_eq!(named(&routes, "ASK 7 ?:7001"), None, "two have the port");
     }
 }

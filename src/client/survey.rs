@@ -2,9 +2,10 @@
 //!
 //! The only source of `lockmod status`, `lockmod top` and `lockmod exporter`. It changes nothing
 //! anywhere, asks all nodes at the same time, and bounds what it asks for: the status of a server
-//! is one or two commands, and locks are listed only up to a number that the caller gives.
+//! is one command, or three in a Cluster, and locks are listed only up to a number that the caller
+//! gives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,12 +13,12 @@ use futures_util::future::join_all;
 
 use super::asking::AskedServer;
 use super::locker::Locker;
-use super::node_status::{NodeStatus, SlotShare, server_status};
+use super::node_status::{NodeStatus, SlotMove, SlotShare, server_status};
 use super::packet::Packet;
 use super::printable::Named;
 use super::reading::{error_vote, lock_info};
 use super::search::{Counted, Locks, Wanted};
-use super::slots::own_slots;
+use super::slots::{MoveTarget, move_targets, own_slots};
 use super::vote::{NodeReport, Vote};
 use crate::engine::{Fence, LockState, Uncounted};
 use crate::wire::code::{self, Meaning};
@@ -88,6 +89,21 @@ pub struct LockSurvey {
     /// What each node reports, in the order of the settings; `None` if it does not have the lock,
     /// or does not answer.
     pub nodes: Vec<Option<LockInfo>>,
+}
+
+/// What one server tells.
+#[derive(Debug)]
+struct ServerSurvey {
+    status: Result<NodeStatus, Vote>,
+    locks: Locks,
+    /// Where slots of it are moving.
+    targets: Vec<MoveTarget>,
+}
+
+impl ServerSurvey {
+    fn of(status: Result<NodeStatus, Vote>) -> ServerSurvey {
+        ServerSurvey { status, locks: Locks::default(), targets: Vec::new() }
+    }
 }
 
 impl Survey {
@@ -362,21 +378,62 @@ impl Locker {
             Ok(servers) => servers,
             Err(vote) => return (Err(vote), Locks::default()),
         };
-        // They may move while the masters answer.
-        let slots_of = |master: &Arc<str>| self.core().world.slots_of(node, master);
-        let slots = servers.iter().map(|server| server.master.as_ref().map_or(0, slots_of));
-        let slots: Vec<u16> = slots.collect();
-        let asked = servers.iter().map(|server| self.survey_server(server, locks_max, with_free));
-        let answers = join_all(asked).await;
-        let (mut statuses, mut locks) = (Vec::new(), Locks::default());
-        for ((server, slots), (status, found)) in servers.into_iter().zip(slots).zip(answers) {
-            locks.add(found);
-            let Some(master) = server.master else {
-                return (self.with_slots(node, status).await, locks);
-            };
-            statuses.push((master, slots, status));
+        if let [AskedServer { master: None, .. }] = &servers[..] {
+            let told = self.survey_server(&servers[0], locks_max, with_free).await;
+            return (self.with_slots(node, told.status).await, told.locks);
         }
-        (NodeStatus::together(statuses), locks)
+        let mut told = self.survey_masters(servers, locks_max, with_free).await;
+        let (moving, mut targets) = self.moves_of(node, &told);
+        // Slots may be moving to masters that have none yet.
+        targets.retain(|to| !told.iter().any(|(master, _, _)| master == to));
+        let new = targets.into_iter().map(|to| AskedServer { node, master: Some(to) });
+        told.extend(self.survey_masters(new.collect(), locks_max, with_free).await);
+        let (mut statuses, mut locks) = (Vec::new(), Locks::default());
+        for (master, slots, server) in told {
+            locks.add(server.locks);
+            statuses.push((master, slots, server.status));
+        }
+        (NodeStatus::together(statuses, moving), locks)
+    }
+
+    /// What masters of a Cluster tell, each with its name and its number of slots.
+    async fn survey_masters(
+        &self,
+        servers: Vec<AskedServer>,
+        locks_max: usize,
+        with_free: bool,
+    ) -> Vec<(Arc<str>, u16, ServerSurvey)> {
+        // They may move while the masters answer.
+        let with_slots = |AskedServer { node, master }: AskedServer| {
+            let master = master?;
+            let slots = self.core().world.slots_of(node, &master);
+            Some((AskedServer { node, master: Some(Arc::clone(&master)) }, master, slots))
+        };
+        let asked =
+            servers.into_iter().filter_map(with_slots).map(|(server, master, slots)| async move {
+                (master, slots, self.survey_server(&server, locks_max, with_free).await)
+            });
+        join_all(asked).await
+    }
+
+    /// The moves of slots that these masters tell of, and those of the masters that get slots which
+    /// can be asked.
+    fn moves_of(
+        &self,
+        node: usize,
+        told: &[(Arc<str>, u16, ServerSurvey)],
+    ) -> (Vec<SlotMove>, BTreeSet<Arc<str>>) {
+        let moves = told.iter().flat_map(|(from, _, server)| {
+            server.targets.iter().map(move |target| (Arc::clone(from), target))
+        });
+        let (mut moving, mut known) = (Vec::new(), BTreeSet::new());
+        for (from, target) in moves {
+            let name = self.core().world.meet(node, target);
+            known.extend(name.clone());
+            let to = name.unwrap_or_else(|| target.id.as_str().into());
+            moving.push(SlotMove { slots: target.slots, from, to });
+        }
+        (moving, known)
     }
 
     /// Completes the status of a server that was asked alone: in how many slots it grants, if it
@@ -409,27 +466,13 @@ impl Locker {
         server: &AskedServer,
         locks_max: usize,
         with_free: bool,
-    ) -> (Result<NodeStatus, Vote>, Locks) {
+    ) -> ServerSurvey {
         let asked_at = self.core().world.now();
-        let info = [b"INFO", node_info::SECTION.as_bytes(), b"replication", b"cluster"];
-        let mut asks = vec![Packet::new(&info)];
-        asks.extend(server.master.as_ref().map(|_| Packet::new(&[b"CLUSTER", b"INFO"])));
-        // Shows at once, and not only when there is a lock, that the user may not search for them.
-        let search: &[&[u8]] = &[b"SCAN", b"0", b"COUNT", b"1"];
-        asks.extend((locks_max > 0).then(|| Packet::new(search)));
-        let replies = self.ask(server, &asks).await;
-        // A node whose user may not search grants locks all the same.
-        let forbidden = replies.as_ref().ok().and_then(|replies| match replies.last() {
-            Some(Reply::Error(error)) if code::meaning_of(error) == Meaning::Forbidden => {
-                Some(error_vote(error)).filter(|_| locks_max > 0)
-            }
-            _ => None,
-        });
-        let status = replies.and_then(|replies| server_status(&replies));
-        let Ok(found) = &status else { return (status, Locks::default()) };
+        let told = self.server_itself(server, locks_max > 0).await;
+        let Ok(found) = &told.status else { return told };
         let count = found.fields.number(NodeField::Locks).unwrap_or(0);
-        if locks_max == 0 || count == 0 || forbidden.is_some() {
-            return (status, Locks { forbidden, ..Locks::default() });
+        if locks_max == 0 || count == 0 || told.locks.forbidden.is_some() {
+            return told;
         }
         // An older module does not count them; then all its locks are searched.
         let number = |field| found.fields.number(field).unwrap_or(u64::MAX);
@@ -439,9 +482,39 @@ impl Locker {
             false => Wanted::Busy(Counted { held, waiters, asked_at }),
         };
         match self.search(server, locks_max, wanted).await {
-            Ok(locks) => (status, locks),
-            Err(vote) => (Err(vote), Locks::default()),
+            Ok(locks) => ServerSurvey { locks, ..told },
+            Err(vote) => ServerSurvey::of(Err(vote)),
         }
+    }
+
+    /// What a server tells of itself, and if its locks are wanted, whether the user may list them.
+    async fn server_itself(&self, server: &AskedServer, with_locks: bool) -> ServerSurvey {
+        let info = [b"INFO", node_info::SECTION.as_bytes(), b"replication", b"cluster"];
+        let mut asks = vec![Packet::new(&info)];
+        if server.master.is_some() {
+            asks.extend([b"INFO".as_slice(), b"NODES"].map(|it| Packet::new(&[b"CLUSTER", it])));
+        }
+        // Shows at once, and not only when there is a lock, that the user may not search for them.
+        let search: &[&[u8]] = &[b"SCAN", b"0", b"COUNT", b"1"];
+        asks.extend(with_locks.then(|| Packet::new(search)));
+        let replies = match self.ask(server, &asks).await {
+            Ok(replies) => replies,
+            Err(vote) => return ServerSurvey::of(Err(vote)),
+        };
+        let mut replies = replies.iter();
+        let of_info = replies.next();
+        let of_cluster = server.master.as_ref().map(|name| (name, replies.next(), replies.next()));
+        let status = server_status(of_info, of_cluster.and_then(|(_, of_itself, _)| of_itself));
+        let targets = of_cluster.map(|(name, _, of_nodes)| move_targets(of_nodes, name));
+        // A node whose user may not search grants locks all the same.
+        let forbidden = match replies.next() {
+            Some(Reply::Error(error)) if code::meaning_of(error) == Meaning::Forbidden => {
+                Some(error_vote(error))
+            }
+            _ => None,
+        };
+        let locks = Locks { forbidden, ..Locks::default() };
+        ServerSurvey { status, locks, targets: targets.unwrap_or_default() }
     }
 }
 

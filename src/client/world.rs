@@ -21,6 +21,7 @@ use super::inbox::ReplyTo;
 use super::links::Links;
 use super::packet::Packet;
 use super::slot_links::Spawn;
+use super::slots::MoveTarget;
 use super::vote::Vote;
 use super::wakes::Wakes;
 use crate::engine::{Instant, Millis, UnixTime};
@@ -218,6 +219,18 @@ impl AnyWorld {
             AnyWorld::Network(network) => network.links.master_of(node, name),
             AnyWorld::Own(_) => None,
         }
+    }
+
+    /// The master that was sent the last command about this lock, as far as is known: of a Cluster
+    /// the one that has the lock's slot, or to which the slot is moving.
+    pub(super) fn last_asked(&self, node: usize, name: &[u8]) -> Option<Arc<str>> {
+        self.links().and_then(|links| links.last_asked(node, name))
+    }
+
+    /// The name of this master of a Cluster, to which commands can be sent from now on, though it
+    /// may have no slots; `None` if it is not known how to reach it.
+    pub(super) fn meet(&self, node: usize, master: &MoveTarget) -> Option<Arc<str>> {
+        self.links().and_then(|links| links.meet(node, master))
     }
 
     /// How many slots a master of a Cluster has, as far as is known.

@@ -12,6 +12,7 @@ use crate::engine::{
     Acquired, Availability, Extended, Fence, Instant, Lock, Look, Millis, Mode, Queued, Refusal,
     Released, Tenure, Token,
 };
+use crate::wire::code;
 use crate::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
 use crate::wire::request::{self, Limits, Onward, WaitMode};
 use crate::wire::spec;
@@ -443,7 +444,9 @@ impl Handler for Info {
             AtKey::Other => return Err(Refusal::WrongType),
         };
         account.obstacle = obstacle;
-        if account.obstacle.is_none()
+        // The one for all slots may name any of them.
+        let is_of_slot = |text: &String| code::word_of(text) == code::TRYAGAIN.word;
+        if account.obstacle.as_ref().is_none_or(is_of_slot)
             && let Some(refusal) = slots::obstacle(server, args.get(KEY), now)
         {
             account.obstacle = Some(refusal.to_string());

@@ -619,6 +619,13 @@ fn status_and_the_exporter_tell_in_how_many_slots_a_master_does_not_grant_yet() 
     let output = lockmod(&[], &["info", &name]).env("LOCKMOD_NODES", &url).output().unwrap();
     let told = text(&output.stdout) + &text(&output.stderr);
     assert!(told.contains("in quarantine for "), "{told}");
+    // Regression: these said so of the lock without a word.
+    for args in [&["fence", &*name][..], &["list"]] {
+        let output = lockmod(&[], args).env("LOCKMOD_NODES", &url).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(said.contains(&format!(" at 127.0.0.1:{port} {waits}")), "{args:?}: {said}");
+        assert!(said.contains("it may not know who holds a lock there"), "{args:?}: {said}");
+    }
     let (_, table) = status(&one, &[]);
     assert!(table.contains(&format!("  grants in 5461 of 16384 slots; {waits}")), "{table}");
     let json = status(&url, &["--json"]).1;
@@ -637,6 +644,56 @@ fn status_and_the_exporter_tell_in_how_many_slots_a_master_does_not_grant_yet() 
     let left = metric("unsettled_left_seconds") + " ";
     let left = metrics.lines().find_map(|line| line.strip_prefix(&left)).expect("it is exported");
     assert!((1.0..66.0).contains(&left.parse::<f64>().unwrap()), "{left}");
+}
+
+/// Regression: the locks that had moved ahead were in no list. When the new master died, all was
+/// said to be well, and the error named the other one.
+#[test]
+fn a_slot_that_moves_to_a_master_without_slots_is_followed_everywhere() {
+    let settings = || server().config("cluster-require-full-coverage", "no");
+    let mut cluster = Cluster::start(2, settings);
+    cluster.add_idle(settings());
+    let (name, url) = (cluster.tag_at(0), cluster.url());
+    let place = |index: usize| format!("127.0.0.1:{}", cluster.masters[index].port());
+    let (from, to) = (place(0), place(2));
+    let told = |args: &[&str]| {
+        let output = lockmod(&[], args).env("LOCKMOD_NODES", &url).output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let slot = cluster.begin_to_move(&name, 2);
+    let held = format!("{name}: held");
+    wait_until("it grants there", || {
+        told(&["acquire", &name, "--ttl", "60s", "--wait", "5s"]).0 == Some(0)
+    });
+    let (code, listed, said) = told(&["list"]);
+    assert!(code == Some(0) && listed.contains(&held), "{listed}{said}");
+    let (code, table, said) = told(&["status"]);
+    let line = format!(": 1 slot is moving from {from} to {to}\n");
+    assert!(code == Some(0) && table.contains(&line) && table.contains(&name), "{table}{said}");
+    let (_, json, _) = told(&["status", "--json"]);
+    let moving = format!("\"moving_slots\":[{{\"slots\":1,\"from\":\"{from}\",\"to\":\"{to}\"}}]");
+    assert!(json.contains(&moving) && json.contains("\"slots_granting\":16384"), "{json}");
+    let exporter = Exporter::start_with(&[], &["--nodes", &url]);
+    wait_until("it is exported", || {
+        let metrics = exporter.metrics();
+        metrics.lines().any(|it| it.starts_with("lockmod_slots_moving{") && it.ends_with("} 1"))
+    });
+
+    cluster.masters[2].kill();
+    let at = format!(" at {to}");
+    for args in [&["acquire", &*name, "--wait", "0s"][..], &["info", &name]] {
+        let (_, listed, said) = told(args);
+        assert!(format!("{listed}{said}").contains(&at), "{args:?}: {listed}{said}");
+    }
+    let state = format!("  grants in 16383 of 16384 slots; {to}: unreachable");
+    let (code, table, said) = told(&["status"]);
+    assert!(code == Some(121) && table.contains(&state), "{table}{said}");
+    let (code, listed, said) = told(&["list"]);
+    let unknown = format!("the locks in 1 of 16384 slots are not known: {to}: unreachable");
+    assert!(code == Some(121) && said.contains(&unknown), "{listed}{said}");
+    cluster.masters[0].run(&format!("CLUSTER SETSLOT {slot} STABLE")).unwrap();
+    let (_, json, said) = told(&["status", "--json"]);
+    assert!(json.contains("\"moving_slots\":[]"), "{json}{said}");
 }
 
 /// Regression: a Cluster was as good as lost while the first server of its URL was silent.

@@ -116,8 +116,11 @@ fn the_keys_of_a_status_are_those_that_are_documented() {
     let conditions = [ANSWERS, IN_SLOTS, OF_CLUSTER, "a Cluster"];
     check(&cluster.url(), &conditions, &mut covered);
     check(&cluster.masters[0].url(), &conditions[..3], &mut covered);
+    cluster.begin_to_move(&cluster.tag_at(0), 1);
+    let moving = [&conditions[..], &["slots are moving"]].concat();
+    check(&cluster.url(), &moving, &mut covered);
     cluster.masters[2].kill();
-    check(&cluster.url(), &[&conditions[..], &[FAILING]].concat(), &mut covered);
+    check(&cluster.url(), &[&moving[..], &[FAILING]].concat(), &mut covered);
 
     let never = documented().into_iter().filter(|(key, _)| !covered.contains(key));
     assert_eq!(never.collect::<Vec<_>>(), [], "no such nodes are tried");

@@ -39,6 +39,22 @@ impl Cluster {
         self.masters[0].run(&format!("CLUSTER MEET 127.0.0.1 {port} {bus}")).expect("it obeys");
     }
 
+    /// Adds a master with these settings that has no slots.
+    #[track_caller]
+    pub fn add_idle(&mut self, builder: Builder) {
+        let server = builder.in_cluster().start();
+        self.meet(&server);
+        self.masters.push(server);
+        let id = self.id(self.masters.len() - 1);
+        wait_for("all know it", || {
+            let knows = |master: &Server| told::<String>(master, "CLUSTER NODES").contains(&id);
+            let is_ok = |master: &Server| {
+                told::<String>(master, "CLUSTER INFO").contains("cluster_state:ok")
+            };
+            self.masters.iter().all(|it| knows(it) && is_ok(it)).then_some(())
+        });
+    }
+
     /// Adds this many servers with these settings as replicas of each master. Returns them by
     /// master.
     #[track_caller]

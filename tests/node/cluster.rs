@@ -470,6 +470,10 @@ fn a_module_that_is_loaded_at_run_time_decides_nothing_before_it_hears_the_other
         let text = ask(from, "LOCK.ACQUIRE res A 100");
         assert!(is_asking(&text), "{text}");
     }
+    // Regression: it named the first of all slots.
+    let slot = format!("slot {} is moving", ask(from, "CLUSTER KEYSLOT res"));
+    let told = ask(from, "LOCK.INFO res");
+    assert!(told.contains(&slot), "{told}");
     assert_eq!(ask(to, &load), "OK");
     wait_for("both have it", || ask(from, "LOCK.ACQUIRE res A 100").parse::<u64>().ok());
 }
