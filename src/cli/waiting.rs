@@ -17,6 +17,12 @@ use crate::engine::Quorum;
 
 /// How often the line for a waiting person is updated.
 const TELL_EVERY: Duration = Duration::from_millis(500);
+/// Without a terminal, the nodes are asked again after this long, and after twice as long each time
+/// that something more was said.
+const AGAIN_MIN: Duration = Duration::from_secs(5);
+const AGAIN_MAX: Duration = Duration::from_secs(60);
+/// How many words of a vote tell what is wrong: a time, or a number that changes, comes later.
+const KIND_WORDS: usize = 3;
 /// The columns that a name always keeps.
 const NAME_MIN: usize = 8;
 /// The columns that a label always keeps.
@@ -53,15 +59,13 @@ async fn watch(
     let mut acquiring = acquire.into_future();
     let mut telling = interval(TELL_EVERY);
     telling.tick().await;
-    // Without a wait, the error comes in a moment.
-    let (mut progress, mut is_warned) = (Progress::new(), wait.is_zero());
+    let (mut progress, mut notices) = (Progress::new(), Notices::default());
     let signal = loop {
         tokio::select! {
             guard = &mut acquiring => return Ok(guard?),
             signal = signals.next() => break signal,
-            _ = telling.tick(), if progress.is_watched() || !is_warned => {
-                // Without a terminal, warn once.
-                is_warned = true;
+            // Without a wait, the error comes in a moment.
+            _ = telling.tick(), if progress.is_watched() || !wait.is_zero() => {
                 // The acquisition goes on meanwhile.
                 tokio::select! {
                     guard = &mut acquiring => return Ok(guard?),
@@ -71,7 +75,8 @@ async fn watch(
                         progress.show(&line(name, &in_line, &nodes, progress.room()));
                     }
                     obstacles = in_the_way(locker, name), if !progress.is_watched() => {
-                        obstacles.iter().for_each(|text| warn(text, as_json));
+                        notices.of(obstacles).iter().for_each(|text| warn(text, as_json));
+                        telling.reset_after(notices.pause());
                     }
                 }
             }
@@ -80,23 +85,72 @@ async fn watch(
     Err(Failure::interrupted(signal))
 }
 
-/// The warnings about nodes that grant nothing, if there is no quorum without them: about replicas,
+/// What is in the way of a lock.
+#[derive(Default)]
+struct Obstacles {
+    /// What is wrong with each node, without what changes all the time.
+    kinds: Vec<String>,
+    /// The warnings.
+    texts: Vec<String>,
+}
+
+/// The warnings in a log, where each stays: nothing is said twice, and less the more was said.
+#[derive(Default)]
+struct Notices {
+    told: Vec<String>,
+    count: u32,
+}
+
+impl Notices {
+    /// What is new about these obstacles.
+    fn of(&mut self, obstacles: Obstacles) -> Vec<String> {
+        if obstacles.kinds == self.told {
+            return Vec::new();
+        }
+        self.told = obstacles.kinds;
+        self.count = self.count.saturating_add(1);
+        obstacles.texts
+    }
+
+    /// When to look again.
+    fn pause(&self) -> Duration {
+        let factor = 2_u32.saturating_pow(self.count.saturating_sub(1));
+        AGAIN_MAX.min(AGAIN_MIN.saturating_mul(factor))
+    }
+}
+
+/// The nodes that grant nothing, if there is no quorum without them, with warnings: about replicas,
 /// for which waiting alone does not help, or else one about all.
-async fn in_the_way(locker: &Locker, name: &Name) -> Vec<String> {
+async fn in_the_way(locker: &Locker, name: &Name) -> Obstacles {
     let nodes = locker.info(name).await;
-    let Some(troubles) = troubles(&nodes, name, usize::MAX) else { return Vec::new() };
+    let said = |text: String| format!("waiting for '{name}': {text}");
+    let Some(reports) = obstacles(&nodes) else {
+        let text = said("enough nodes grant locks again".to_owned());
+        return Obstacles { texts: vec![text], ..Obstacles::default() };
+    };
     let replicas = nodes.iter().filter(|node| doubts::vote_of(node).is_some()).count();
-    let told = match Quorum::is_majority(nodes.len() - replicas, nodes.len()) {
-        true => vec![troubles],
+    let texts = match Quorum::is_majority(nodes.len() - replicas, nodes.len()) {
+        true => vec![troubles(&reports, nodes.len(), name, usize::MAX)],
         false => doubts::replicas(&locker.survey(0).await),
     };
-    told.into_iter().map(|text| format!("waiting for '{name}': {text}")).collect()
+    let texts = texts.into_iter().map(said).collect();
+    Obstacles { kinds: reports.iter().map(kind).collect(), texts }
+}
+
+/// What is wrong with a node, without the time that is left.
+fn kind(report: &NodeReport) -> String {
+    let text = report.to_string();
+    let vote = report.vote.to_string();
+    let place = text.strip_suffix(&vote).unwrap_or_default();
+    let first: Vec<&str> = vote.split(' ').take(KIND_WORDS).collect();
+    format!("{place}{}", first.join(" "))
 }
 
 /// The line for a waiting person: first who holds the lock, then how many wait, and the time. If it
 /// is too long, the name of the lock, which the person knows, is shortened first, then the label.
 fn line(name: &Name, in_line: &str, nodes: &[NodeInfo], room: usize) -> String {
-    let (holder, told) = match (troubles(nodes, name, room), held(nodes)) {
+    let told = |reports: Vec<NodeReport>| troubles(&reports, nodes.len(), name, room);
+    let (holder, told) = match (obstacles(nodes).map(told), held(nodes)) {
         (Some(troubles), _) => (String::new(), troubles),
         (None, Some((holder, time))) => (holder, format!("{in_line}{time}")),
         // It is free at this moment.
@@ -132,27 +186,32 @@ fn held(nodes: &[NodeInfo]) -> Option<(String, String)> {
     Some((holders, format!("up to {left} more")))
 }
 
-/// Why too few nodes grant for a quorum, and which nodes those are if there is room; `None` if
-/// there is a quorum. Who holds the lock on the others does not matter then: it may be this attempt
-/// itself.
-fn troubles(nodes: &[NodeInfo], name: &Name, room: usize) -> Option<String> {
+/// The nodes that grant nothing, if too few are left for a quorum; `None` if there is one. Who
+/// holds the lock on the others does not matter then: it may be this attempt itself.
+fn obstacles(nodes: &[NodeInfo]) -> Option<Vec<NodeReport>> {
     let report = |node: &NodeInfo| trouble(node).map(|vote| node.report(vote));
     let reports: Vec<NodeReport> = nodes.iter().filter_map(report).collect();
-    if Quorum::is_majority(nodes.len() - reports.len(), nodes.len()) {
-        return None;
-    }
-    if reports.len() == nodes.len() && reports.iter().all(|report| report.vote == Vote::TimedOut) {
-        return Some("no answer yet".to_owned());
-    }
-    let groups = Group::all(&reports);
+    let granting = nodes.len() - reports.len();
+    (!Quorum::is_majority(granting, nodes.len())).then_some(reports)
+}
+
+/// Why these of `all` nodes grant nothing, and which nodes those are if there is room.
+fn troubles(reports: &[NodeReport], all: usize, name: &Name, room: usize) -> String {
+    let groups = Group::all(reports);
     let told = |with_names: bool| {
+        if let [group] = &groups[..]
+            && (group.vote, group.count()) == (&Vote::TimedOut, all)
+        {
+            let names = if with_names { format!(" from {}", group.names()) } else { String::new() };
+            return format!("no answer yet{names}");
+        }
         let told = groups.iter().enumerate().map(|(index, group)| {
             let count = match index {
-                0 => Share(group.count(), nodes.len()).to_string(),
+                0 => Share(group.count(), all).to_string(),
                 _ => group.count().to_string(),
             };
             // All nodes need no names, but the only one may be one of many masters.
-            let is_named = with_names && (group.count() < nodes.len() || nodes.len() == 1);
+            let is_named = with_names && (group.count() < all || all == 1);
             let names = if is_named { format!(" ({})", group.names()) } else { String::new() };
             format!("{count} {}{names}", group.vote)
         });
@@ -160,7 +219,7 @@ fn troubles(nodes: &[NodeInfo], name: &Name, room: usize) -> Option<String> {
     };
     let named = told(true);
     let is_short = width(&format!("waiting for '{name}': {named}")) <= room;
-    Some(if is_short { named } else { told(false) })
+    if is_short { named } else { told(false) }
 }
 
 /// Why a node grants nothing.
@@ -199,7 +258,7 @@ mod tests {
     fn nodes_that_say_nothing_are_not_taken_for_a_lock_that_is_free() {
         let silent = || NodeInfo::new("n".into(), Err(Vote::TimedOut));
         let told = |nodes: &[NodeInfo]| line(&Name(b"job".to_vec()), "", nodes, 77);
-        assert_eq!(told(&[silent(), silent()]), "waiting for 'job': no answer yet");
+        assert_eq!(told(&[silent(), silent()]), "waiting for 'job': no answer yet from n, n");
         let held = "waiting for 'job': held by another client, up to 0ms more";
         assert_eq!(told(&[silent(), node(0), node(0)]), held);
         let down = || NodeInfo::new("n".into(), Err(Vote::Unreachable("refused".into())));
@@ -225,6 +284,39 @@ mod tests {
         let down = || NodeInfo::new("n".into(), Err(Vote::Unreachable(text.clone().into())));
         let told = line(&Name(b"a-long-name".to_vec()), "", &[down()], 40);
         assert!(told.starts_with("waiting for 'a-long-…': 1 of 1 node unreach"), "{told}");
+        let silent = || NodeInfo::new(text.clone().into(), Err(Vote::TimedOut));
+        let told = line(&Name(b"job".to_vec()), "", &[silent()], 40);
+        assert_eq!(told, "waiting for 'job': no answer yet");
+    }
+
+    /// Regression: a log had one line about a wait, whatever happened later.
+    #[test]
+    fn a_change_is_said_once_and_ever_less_often() {
+        let left = |seconds| Some(Duration::from_secs(seconds));
+        let quarantined = |seconds| Vote::Quarantined { left: left(seconds), text: "".into() };
+        let obstacles = |votes: &[Vote]| {
+            let reports = votes.iter().map(|vote| NodeReport::new("n".into(), vote.clone()));
+            let kinds = reports.map(|report| kind(&report)).collect();
+            Obstacles { kinds, texts: vec![votes.len().to_string()] }
+        };
+        let down = || Vote::Unreachable("refused".into());
+        let mut notices = Notices::default();
+        assert!(notices.of(obstacles(&[])).is_empty(), "nothing was in the way");
+        let mut pauses = vec![notices.pause().as_secs()];
+        for (votes, is_new) in [
+            (vec![Vote::TimedOut], true),
+            (vec![Vote::TimedOut], false),
+            (vec![down()], true),
+            (vec![down(), down()], true),
+            (vec![quarantined(61), quarantined(59)], true),
+            (vec![quarantined(60), quarantined(58)], false),
+            (vec![], true),
+            (vec![], false),
+        ] {
+            assert_eq!(!notices.of(obstacles(&votes)).is_empty(), is_new, "{votes:?}");
+            pauses.push(notices.pause().as_secs());
+        }
+        assert_eq!(pauses, [5, 5, 5, 10, 20, 40, 40, 60, 60]);
     }
 
     /// The first reason was reported for all unreachable nodes.

@@ -144,6 +144,25 @@ fn whoever_is_in_the_way_is_named_and_the_pipe_stays_silent() {
     assert!(refused.contains("unreachable (connection refused)"), "{refused}");
 }
 
+/// Regression: the log had one line, "no answer yet", whatever came after it.
+#[test]
+fn a_log_names_the_nodes_that_do_not_answer_and_says_when_that_changes() {
+    let mut nodes = nodes(1);
+    let place = format!("127.0.0.1:{}", nodes[0].port());
+    nodes[0].pause();
+    let mut acquiring = start(lockmod(&nodes, &["acquire", "job", "--wait", "1m"]));
+    let lines = BufReader::new(acquiring.stderr.take().unwrap()).lines();
+    let mut lines = lines.map(Result::unwrap);
+    let begin = "lockmod: waiting for 'job': ";
+    assert_eq!(lines.next().unwrap(), format!("{begin}no answer yet from {place}"));
+    nodes[0].kill();
+    let said = lines.next().unwrap();
+    let down = format!("{begin}1 of 1 node unreachable: connection refused ({place})");
+    assert_eq!(said, down);
+    nodes[0].start_again();
+    assert!(acquiring.wait().unwrap().success());
+}
+
 #[test]
 fn a_person_at_a_terminal_is_told_how_many_stand_in_line() {
     let nodes = nodes(3);
