@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::length::Length;
 use super::printable::InShort;
+use super::sentinel;
 use super::vote::{NodeReport, Summary, Vote};
 use crate::engine::{Ending, Fence, Quorum};
 
@@ -93,7 +94,11 @@ impl fmt::Display for AcquireError {
         if report.attempts > 1 {
             write!(f, " (waited {}, {} attempts)", Length(report.waited), report.attempts)?;
         }
-        let is_silent = |node: &NodeReport| node.vote == Vote::TimedOut;
+        let is_silent = |node: &NodeReport| match &node.vote {
+            Vote::TimedOut => true,
+            Vote::Unreachable(text) => sentinel::is_waiting(text),
+            _ => false,
+        };
         // A node that was late may have said since why it does not grant.
         let is_slow = report.nodes.iter().any(is_silent) || report.is_timed_out && is_late(report);
         if is_slow && matches!(self, AcquireError::NoQuorum(_)) {

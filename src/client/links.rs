@@ -12,7 +12,6 @@ use super::inbox::ReplyTo;
 use super::link::{Link, LinkSeat};
 use super::packet::Packet;
 use super::seeds::NOBODY;
-use super::sentinel::NO_SENTINEL;
 use super::slot_links::{SlotLinks, Spawn};
 use super::slots::MoveTarget;
 use super::vote::Vote;
@@ -139,15 +138,16 @@ impl Links {
     /// What is said of a node that has not answered in time. While the masters of a group or a
     /// Cluster are not known, nobody was asked but those who know them.
     pub(super) fn silence(&self, node: usize) -> Vote {
-        let is_group = matches!(self.answering.nodes()[node], Destination::Group(_));
-        match &self.links[node] {
-            NodeLinks::One(link) if is_group && link.state().line().master.is_none() => {
-                Vote::Unreachable(NO_SENTINEL.into())
+        match (&self.links[node], &self.answering.nodes()[node]) {
+            (NodeLinks::One(link), Destination::Group(group))
+                if link.state().line().master.is_none() =>
+            {
+                Vote::Unreachable(group.silence())
             }
-            NodeLinks::Slots(links) if links.masters().is_empty() => {
+            (NodeLinks::Slots(links), _) if links.masters().is_empty() => {
                 Vote::Unreachable(NOBODY.into())
             }
-            NodeLinks::One(_) | NodeLinks::Slots(_) => Vote::TimedOut,
+            (NodeLinks::One(_) | NodeLinks::Slots(_), _) => Vote::TimedOut,
         }
     }
 

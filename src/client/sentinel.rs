@@ -11,6 +11,7 @@
 
 use std::collections::HashMap;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -32,6 +33,14 @@ use crate::wire::resp::{Reader, Reply};
 const SWITCHED: &[u8] = b"+switch-master";
 /// The text if no Sentinel answers.
 pub(crate) const NO_SENTINEL: &str = "no Sentinel answers";
+/// The end of the text if only some Sentinels have answered.
+const FEW_SENTINELS: &str = "Sentinels answered in time, and the client waits a moment for most";
+
+/// Whether this is what is said of a group whose master is not known in time.
+pub(super) fn is_waiting(text: &str) -> bool {
+    text == NO_SENTINEL || text.ends_with(FEW_SENTINELS)
+}
+
 /// When most Sentinels have answered, the others have this long to report something newer.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 /// A Sentinel on whose connection nothing can arrive is asked again after this long, and then after
@@ -53,6 +62,8 @@ pub(super) struct WatchedGroup {
     /// The master that ended the last watch, with its epoch: the Sentinel that knows it may answer
     /// the next question too late to be heard.
     hint: Arc<Mutex<Option<(Location, u64)>>>,
+    /// How many Sentinels answered when they were asked last, so far.
+    heard: Arc<AtomicUsize>,
     /// What the Sentinels said that refuse the client.
     refused: Arc<Mutex<HashMap<Arc<str>, Arc<str>>>>,
 }
@@ -103,6 +114,7 @@ impl WatchedGroup {
             is_tls: *is_tls,
             login: Address::of(url.clone()),
             hint: Arc::default(),
+            heard: Arc::default(),
             refused: Arc::default(),
         })
     }
@@ -187,7 +199,10 @@ impl WatchedGroup {
                 Either::Left((None, _)) | Either::Right(_) => break,
             };
             match answer {
-                Ok(Some(one)) => told.push(one),
+                Ok(Some(one)) => {
+                    told.push(one);
+                    self.heard.store(told.len(), Ordering::Relaxed);
+                }
                 Ok(None) => failures.push(self.unknown()),
                 Err(failure) => failures.push(failure),
             }
@@ -198,7 +213,20 @@ impl WatchedGroup {
                 patience_left.as_mut().reset(ends_at);
             }
         }
-        if told.is_empty() { Err(most_telling(failures, NO_SENTINEL)) } else { Ok(told) }
+        if told.is_empty() {
+            self.heard.store(0, Ordering::Relaxed);
+            return Err(most_telling(failures, NO_SENTINEL));
+        }
+        Ok(told)
+    }
+
+    /// What is said while the master is not known: nobody answers, or some Sentinels have, and most
+    /// are waited for.
+    pub(super) fn silence(&self) -> Arc<str> {
+        match self.heard.load(Ordering::Relaxed) {
+            0 => NO_SENTINEL.into(),
+            heard => format!("{heard} of {} {FEW_SENTINELS}", self.sentinels.len()).into(),
+        }
     }
 
     /// Why Sentinels in the URL do not lead to the group.
@@ -215,7 +243,11 @@ impl WatchedGroup {
                 Err(failure) => failures.push(failure),
             }
         }
-        let Some(newest) = newest(&told) else { return failures };
+        let too_few = self.too_few(&failures);
+        let Some(newest) = newest(&told) else {
+            failures.extend(too_few);
+            return failures;
+        };
         let others = told.iter().filter(|one| one.master != newest.master).map(|one| {
             let (other, master) = (&one.master, &newest.master);
             let text = format!(
@@ -225,8 +257,23 @@ impl WatchedGroup {
             );
             in_words(&one.post.sentinel, NoReply::Unavailable(text.into()))
         });
-        failures.extend(others);
+        failures.extend(others.chain(too_few));
         failures
+    }
+
+    /// That too few Sentinels answer for a failover. If none does, the other failures say so.
+    fn too_few(&self, failures: &[NoReply]) -> Option<NoReply> {
+        let is_silent =
+            |failure: &&NoReply| matches!(failure, NoReply::Unreachable(_) | NoReply::TimedOut);
+        let all = self.sentinels.len();
+        let silent = failures.iter().filter(is_silent).count();
+        let text = format!(
+            "{} of the {all} Sentinels in its URL answered, and only a majority of all Sentinels \
+             can give it another master: start the others",
+            all - silent
+        );
+        let is_few = silent < all && silent * 2 >= all;
+        is_few.then(|| NoReply::Unavailable(text.into()))
     }
 
     /// The answer of one Sentinel within `patience`; `None` if it does not know the group.
@@ -473,6 +520,26 @@ mod tests {
         }
     }
 
+    /// Regression: once the master was down as well, `status` did not mention the Sentinels,
+    /// without which it stays so.
+    #[test]
+    fn a_majority_of_sentinels_that_is_silent_is_told_of() {
+        let (silent, told) =
+            (|| NoReply::Unreachable(NO_ANSWER.into()), NoReply::Refused("".into()));
+        let too_few = |url: &str, failures: &[NoReply]| match group(url).too_few(failures) {
+            Some(NoReply::Unavailable(text)) => text.to_string(),
+            _ => String::new(),
+        };
+        let three = "redis+sentinel://a,b,c/m";
+        assert_eq!(too_few(three, &[silent()]), "");
+        assert_eq!(too_few(three, &[silent(), told]), "");
+        let told = too_few(three, &[silent(), NoReply::TimedOut]);
+        assert!(told.starts_with("1 of the 3 Sentinels in its URL answered, and"), "{told}");
+        assert_eq!(too_few(three, &[silent(), silent(), silent()]), "", "the state says so");
+        assert!(too_few("redis+sentinel://a,b/m", &[silent()]).starts_with("1 of the 2 "));
+        assert_eq!(too_few("redis+sentinel://a/m", &[]), "");
+    }
+
     impl Stream for tokio::io::Empty {}
 
     #[test]
@@ -490,6 +557,18 @@ mod tests {
         assert_eq!(newest(&[told("a", 1), told("b", 2), told("a", 1)]).unwrap(), "b:1");
         assert_eq!(newest(&[told("a", 1), told("b", 1), told("b", 1)]).unwrap(), "b:1");
         assert_eq!(newest(&[]), None);
+    }
+
+    /// Regression: it was said that none answers, while one did.
+    #[test]
+    fn sentinels_that_have_answered_are_not_said_to_be_silent() {
+        let group = group("redis+sentinel://a,b,c/m");
+        assert_eq!(&*group.silence(), NO_SENTINEL);
+        group.heard.store(1, Ordering::Relaxed);
+        let told = group.silence();
+        assert!(told.starts_with("1 of 3 Sentinels answered in time, and"), "{told}");
+        assert!(is_waiting(&told) && is_waiting(NO_SENTINEL));
+        assert!(!is_waiting("no Sentinel answers: Sentinel a: connection refused"));
     }
 
     #[test]
