@@ -1,6 +1,7 @@
 //! Why the reports of nodes may be wrong: replicas have no vote and may be behind, and nodes in
 //! quarantine may have forgotten leases.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -31,12 +32,24 @@ pub(super) fn replicas(survey: &Survey) -> Vec<String> {
     let told = survey.nodes.iter().filter_map(|node| {
         let status = node.status.as_ref().ok().filter(|status| !status.is_master)?;
         let node = rows::shown(node.node.as_bytes());
-        let master = status.master.as_ref().map(|master| rows::shown(master.as_bytes()));
-        let master =
-            master.map_or_else(|| "its master".to_owned(), |at| format!("its master {at}"));
-        Some(format!("{node} is a replica, which has no vote: give {master} instead"))
+        let advice = match &status.master {
+            Some(master) if is_listed(survey, master) => "leave it out".to_owned(),
+            Some(master) => format!("give its master {} instead", rows::shown(master.as_bytes())),
+            None => "give its master instead".to_owned(),
+        };
+        Some(format!("{node} is a replica, which has no vote: {advice}"))
     });
     told.collect()
+}
+
+/// Whether this master is a node of the list, or the master of one.
+fn is_listed(survey: &Survey, master: &str) -> bool {
+    let is_it = |node: &NodeSurvey| {
+        let is_master = node.status.as_ref().is_ok_and(|status| status.is_master);
+        let mut places = std::iter::once(&node.node).chain(&node.masters);
+        is_master && places.any(|place| **place == *master)
+    };
+    survey.nodes.iter().any(is_it)
 }
 
 /// The warning about each node that is another node under a second name.
@@ -84,12 +97,14 @@ pub(super) fn parts_of_clusters(survey: &Survey) -> Vec<String> {
 }
 
 /// The warning about each server in the URL of a node that does not lead there, if the node answers
-/// all the same.
+/// all the same; if not, only what its state does not tell: that its Sentinels disagree, or that
+/// too few of them answer for a failover.
 pub(super) fn dead_ends(survey: &Survey, reports: &[NodeReport]) -> Vec<String> {
-    let answers = |report: &&NodeReport| {
-        survey.nodes.iter().any(|node| node.node == report.node && node.status.is_ok())
+    let is_told = |report: &&NodeReport| {
+        let answers = |node: &NodeSurvey| node.node == report.node && node.status.is_ok();
+        survey.nodes.iter().any(answers) || matches!(report.vote, Vote::Unavailable(_))
     };
-    reports.iter().filter(answers).map(dead_end).collect()
+    reports.iter().filter(is_told).map(dead_end).collect()
 }
 
 fn dead_end(report: &NodeReport) -> String {
@@ -275,14 +290,29 @@ pub(super) async fn of_lock(locker: &Locker, nodes: &[NodeInfo]) -> Vec<String> 
 }
 
 /// Waits until nodes that were cut off have taken their releases, for at most the timeout, and
-/// names those that have not: their leases stay until they end.
+/// names those that have not: their leases stay until they end. A replica takes its releases from
+/// its master.
 pub(super) async fn not_told(locker: &Locker) -> Option<String> {
-    locker.settle().await;
+    let settled = locker.settle().await;
     let owing = locker.owing();
-    let names: Vec<String> = owing.iter().map(|node| rows::shown(node.as_bytes())).collect();
+    let answers =
+        |report: &NodeReport| report.vote == Vote::Confirmed && owing.contains(&report.node);
+    let replicas = match settled.iter().any(answers) {
+        true => replicas_of(&locker.survey(0).await),
+        false => Vec::new(),
+    };
+    let owing = owing.iter().filter(|node| !replicas.contains(node));
+    let names: Vec<String> = owing.map(|node| rows::shown(node.as_bytes())).collect();
     let text = "the release did not reach";
     (!names.is_empty())
         .then(|| format!("{text} {}: the lease may stay there until it ends", names.join(", ")))
+}
+
+/// The nodes that are replicas.
+fn replicas_of(survey: &Survey) -> Vec<Arc<str>> {
+    let is_replica =
+        |node: &&NodeSurvey| node.status.as_ref().is_ok_and(|status| !status.is_master);
+    survey.nodes.iter().filter(is_replica).map(|node| Arc::clone(&node.node)).collect()
 }
 
 /// The warning about the end of a lease, with its ttl.
@@ -324,19 +354,50 @@ fn not_released(error: ReleaseError, infos: &[NodeInfo], ttl: Duration) -> Failu
     }
 }
 
-/// The same failure, with the warnings about replicas if there are any, and with the masters of a
-/// Cluster for which the others may wait.
+/// The same failure, with what its nodes do not tell themselves.
 pub(super) async fn named(locker: &Locker, failure: Failure) -> Failure {
-    let is_waiting = |vote: &Vote| matches!(vote, Vote::Unavailable(text) if is_asking(text));
-    let is_explained = |report: &NodeReport| is_replica(&report.vote) || is_waiting(&report.vote);
-    if !failure.nodes().iter().any(is_explained) {
-        return failure;
+    let advice = advice(locker, failure.nodes()).await;
+    failure.but_each(advice)
+}
+
+/// What nodes with these votes do not tell themselves: the masters of replicas, the masters of a
+/// Cluster for which the others may wait or without which it is down, and what gives a master its
+/// authority back.
+pub(super) async fn advice(locker: &Locker, reports: &[NodeReport]) -> Vec<String> {
+    let has = |is: fn(&Vote) -> bool| reports.iter().any(|report| is(&report.vote));
+    let mut told = Vec::new();
+    if has(is_replica) || has(|vote| says(vote, &code::TRYAGAIN)) {
+        let survey = locker.survey(0).await;
+        let statuses = survey.nodes.iter().filter_map(|node| node.status.as_ref().ok());
+        let shares = statuses.filter_map(|status| status.slots.as_ref());
+        let silent = shares.flat_map(|share| &share.silent).map(ToString::to_string);
+        told.extend(replicas(&survey).into_iter().chain(silent));
     }
-    let survey = locker.survey(0).await;
-    let statuses = survey.nodes.iter().filter_map(|node| node.status.as_ref().ok());
-    let shares = statuses.filter_map(|status| status.slots.as_ref());
-    let silent = shares.flat_map(|share| &share.silent).map(ToString::to_string);
-    failure.but_each(replicas(&survey).into_iter().chain(silent))
+    if has(|vote| says(vote, &code::CLUSTERDOWN)) {
+        let silent = locker.silent_masters().await;
+        let mut silent: Vec<String> = silent.iter().map(ToString::to_string).collect();
+        silent.retain(|text| !told.contains(text));
+        told.extend(silent);
+    }
+    told.extend(reports.iter().filter_map(without_support));
+    told
+}
+
+/// Whether this is the answer of a node with this code.
+fn says(vote: &Vote, code: &code::Code) -> bool {
+    matches!(vote, Vote::Unavailable(text) if code::word_of(text) == code.word)
+}
+
+/// What to do about a master that lacks the support of its replicas.
+fn without_support(report: &NodeReport) -> Option<String> {
+    let is_alone = says(&report.vote, &code::NOAUTHORITY);
+    is_alone.then(|| {
+        let place = rows::shown(report.master.as_ref().unwrap_or(&report.node).as_bytes());
+        format!(
+            "its replicas must be attached to {place}: start those that are down, unless another \
+             server is the master by now"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -362,9 +423,50 @@ mod tests {
             ..NodeStatus::default()
         };
         let masters = ["m:1", "m:2", "m:3"].map(Into::into).to_vec();
-        let node = NodeSurvey { node: "c:1".into(), masters, status: Ok(status), unlisted: None };
+        let (node, asked, unlisted) = ("c:1".into(), None, None);
+        let node = NodeSurvey { node, masters, asked, status: Ok(status), unlisted };
         let told = "c:1 at m:2 is in quarantine for 7s: it may have forgotten who holds a lock";
         assert_eq!(doubt(&node).as_deref(), Some(told));
+    }
+
+    /// Regression: it was said to give the master, which was given.
+    #[test]
+    fn a_replica_whose_master_is_listed_is_to_be_left_out() {
+        let node = |name: &str, master: Option<&str>| {
+            let is_master = master.is_none();
+            let master = master.map(str::to_owned);
+            let status = NodeStatus { is_master, master, ..NodeStatus::default() };
+            NodeSurvey {
+                node: name.into(),
+                masters: Vec::new(),
+                asked: None,
+                status: Ok(status),
+                unlisted: None,
+            }
+        };
+        let told = |nodes: Vec<NodeSurvey>| replicas(&Survey::of(nodes, 1)).concat();
+        let text = "b:1 is a replica, which has no vote";
+        let alone = told(vec![node("b:1", Some("a:1"))]);
+        assert_eq!(alone, format!("{text}: give its master a:1 instead"));
+        let both = told(vec![node("a:1", None), node("b:1", Some("a:1"))]);
+        assert_eq!(both, format!("{text}: leave it out"));
+        let group = NodeSurvey { masters: vec!["a:1".into()], ..node("s:1/g", None) };
+        let both = told(vec![group, node("b:1", Some("a:1"))]);
+        assert_eq!(both, format!("{text}: leave it out"));
+        // Its own master is one that follows another.
+        let chain = told(vec![node("a:1", Some("c:1")), node("b:1", Some("a:1"))]);
+        assert!(chain.ends_with(&format!("{text}: give its master a:1 instead")), "{chain}");
+    }
+
+    #[test]
+    fn what_a_master_without_replicas_needs_is_said_of_the_right_one() {
+        let vote = Vote::Unavailable(code::NOAUTHORITY.says("0 of the 1").into());
+        let report = NodeReport::new("c:1".into(), vote);
+        let told = without_support(&report).unwrap();
+        assert!(told.starts_with("its replicas must be attached to c:1: start those"), "{told}");
+        let report = NodeReport { master: Some("m:2".into()), ..report };
+        assert!(without_support(&report).unwrap().contains(" to m:2: "));
+        assert_eq!(without_support(&NodeReport { vote: Vote::TimedOut, ..report }), None);
     }
 
     /// The lock was said to be gone, and the second time that nobody knew.

@@ -367,11 +367,13 @@ pub(super) async fn info(args: ByName) -> Result<(), Failure> {
     let failed = |node: &NodeInfo| node.info.as_ref().err().cloned().or(doubts::vote_of(node));
     let votes: Vec<_> =
         nodes.iter().map(|node| failed(node).map(|vote| node.report(vote))).collect();
-    if nodes.iter().any(|node| doubts::vote_of(node).is_some()) {
-        for text in doubts::replicas(&locker.survey(0).await) {
-            warn(text, args.json);
-        }
-    }
+    let vote = |node: &NodeInfo| match &node.info {
+        Ok(info) => Vote::of_obstacle_in(info),
+        Err(vote) => Some(vote.clone()),
+    };
+    let reports = nodes.iter().filter_map(|node| Some(node.report(vote(node)?)));
+    let advice = doubts::advice(&locker, &reports.collect::<Vec<_>>()).await;
+    advice.iter().for_each(|text| warn(text, args.json));
     answered(Some(&args.name), votes.into_iter())
 }
 
@@ -459,7 +461,7 @@ fn by_name(survey: &Survey, with_free: bool) -> BTreeMap<&[u8], Vec<(&str, &Lock
 /// Why a node's locks are not listed; `None` if they are.
 fn unlisted(node: &NodeSurvey) -> Option<String> {
     match (&node.status, &node.unlisted) {
-        (Err(vote), _) => Some(format!("{}: {vote}", node.node)),
+        (Err(vote), _) => Some(node.report(vote.clone()).to_string()),
         (Ok(_), Some(vote)) => Some(format!("{}: its locks cannot be listed: {vote}", node.node)),
         (Ok(_), None) => None,
     }
@@ -492,7 +494,7 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
     for text in doubts.into_iter().chain(rows::rest(&survey, None)) {
         warn(text, args.json);
     }
-    let failed = |node: &NodeSurvey| Some(NodeReport::new(node.node.clone(), failure(node)?));
+    let failed = |node: &NodeSurvey| Some(node.report(failure(node)?));
     answered(None, survey.nodes.iter().map(failed))?;
     // For a person; a program counts lines.
     if is_empty && room.is_some() && !args.json {

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use crate::client::{
-    FailingMaster, Length, LockInfo, LockState, LockSurvey, NAME_MAX, NodeField, NodeReport,
+    self, FailingMaster, Length, LockInfo, LockState, LockSurvey, NAME_MAX, NodeField, NodeReport,
     NodeStatus, NodeSurvey, Printable, PrintableName, Share, SlotMove, SlotShare, Support, Survey,
-    Vote,
+    Vote, same_as,
 };
 use crate::engine::SLOTS;
 
@@ -37,7 +37,7 @@ pub(super) enum Health {
 
 /// A node's row.
 pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) {
-    let name = shown(place(node).as_bytes());
+    let name = place(node);
     let status = match &node.status {
         Ok(status) => status,
         Err(vote) => {
@@ -95,42 +95,75 @@ fn state(status: &NodeStatus, too_high: Option<&str>) -> String {
         return text;
     }
     let support = status.support().filter(|_| status.is_master);
-    let is_alone = support.is_some_and(|support| support.supporters < support.needed);
     let state = match status.quarantine_left {
         // Its wait has not begun.
-        Some(left) if is_alone => format!("grants nothing for at least {}", Length(left)),
-        None if is_alone && !status.is_granting() => "grants nothing".to_owned(),
+        Some(left) if is_alone(status) => format!("grants nothing for at least {}", Length(left)),
+        None if is_alone(status) && !status.is_granting() => "grants nothing".to_owned(),
         _ if !status.is_master => "grants nothing: a replica".to_owned(),
         Some(left) => format!("in quarantine for {}", Length(left)),
         None if status.is_granting() => {
             let grants = if status.is_in_cluster { "grants in its slots" } else { "grants" };
             too_high.unwrap_or(grants).to_owned()
         }
-        None => match (status.fields.text(NodeField::State), silent(status)) {
-            (Some(reason), Some(master)) => format!("grants nothing: {reason}; {master}"),
-            (Some(reason), None) => format!("grants nothing: {reason}"),
-            (None, _) => "grants nothing".to_owned(),
+        None => match status.fields.text(NodeField::State) {
+            Some(reason) => format!("grants nothing: {reason}"),
+            None => "grants nothing".to_owned(),
         },
     };
     let state = match state_failure(status).filter(|_| status.is_granting()) {
         Some(cause) => format!("{state}; its state file cannot be written: {cause}"),
         None => state,
     };
-    match support {
-        Some(support) => format!("{state}; {}", supported(support)),
-        None => state,
+    let state = match (support, alone_master(status)) {
+        (Some(support), Some(master)) => {
+            let name = shown(master.report.node.as_bytes());
+            format!("{state}; {name}: {}", supported(support))
+        }
+        (Some(support), None) => format!("{state}; {}", supported(support)),
+        (None, _) => state,
+    };
+    match &hidden(status)[..] {
+        [] => state,
+        [master] => format!("{state}; {}", failing(master)),
+        [master, more @ ..] => format!("{state}; {}; {} more", failing(master), more.len()),
     }
+}
+
+/// Whether a master lacks the support of its replicas; of a Cluster, whether one does.
+fn is_alone(status: &NodeStatus) -> bool {
+    let support = status.support().filter(|_| status.is_master);
+    support.is_some_and(|support| support.supporters < support.needed)
+}
+
+/// The first master of a Cluster that lacks the support of its replicas: the Cluster's row has its
+/// numbers.
+fn alone_master(status: &NodeStatus) -> Option<&FailingMaster> {
+    let fewest = status.support()?.supporters;
+    let is_fewest = |master: &&FailingMaster| {
+        let own = master.status.as_ref().filter(|own| is_alone(own));
+        own.and_then(NodeStatus::support).is_some_and(|support| support.supporters == fewest)
+    };
+    status.slots.as_ref()?.failing.iter().find(is_fewest)
+}
+
+/// The masters of a Cluster that grants nothing, of which its combined state does not tell: those
+/// that do not answer, or have no module; and beside a wait those that do not only wait.
+fn hidden(status: &NodeStatus) -> Vec<&FailingMaster> {
+    let told = alone_master(status).map(|master| &master.report.node);
+    let is_hidden = |master: &&FailingMaster| match &master.status {
+        Some(own) if is_alone(own) => told != Some(&master.report.node),
+        Some(own) => {
+            let is_wait = status.quarantine_left.is_some() || told.is_some();
+            is_wait && own.quarantine_left.is_none()
+        }
+        None => true,
+    };
+    status.slots.iter().flat_map(|share| &share.failing).filter(is_hidden).collect()
 }
 
 /// Why the node cannot write its state file; `None` if it can.
 fn state_failure(status: &NodeStatus) -> Option<&str> {
     status.fields.text(NodeField::StateFailure).filter(|cause| !cause.is_empty())
-}
-
-/// The first master of a Cluster that does not answer, or has no module: the others may wait to
-/// hear it.
-fn silent(status: &NodeStatus) -> Option<&NodeReport> {
-    status.slots.as_ref()?.silent.first()
 }
 
 /// In how many slots a Cluster, or a server of one, grants locks, and what is wrong with the first
@@ -182,12 +215,12 @@ fn supported(Support { supporters, needed, replicas, .. }: Support) -> String {
     }
 }
 
-/// The node, and its masters if they are elsewhere.
+/// The node for people, and its masters if they are elsewhere.
 fn place(node: &NodeSurvey) -> String {
     match &node.masters[..] {
-        [] => node.node.to_string(),
-        [master] => format!("{} at {master}", node.node),
-        masters => format!("{} at {} masters", node.node, masters.len()),
+        [] => client::place(&node.node, node.asked.as_deref()),
+        [master] => client::place(&node.node, Some(master)),
+        masters => format!("{} at {} masters", shown(node.node.as_bytes()), masters.len()),
     }
 }
 
@@ -337,11 +370,15 @@ pub(super) fn busy_locks(survey: &Survey, order: LockOrder) -> Vec<(&[u8], &Lock
 /// The quorum in a few words.
 pub(super) fn quorum_in_short(survey: &Survey) -> String {
     let (granting, all) = (survey.granting(), survey.nodes.len());
-    let partly = survey.granting_partly();
+    let (partly, unseen) = (survey.granting_partly(), unseen(survey));
     match survey.margin() {
+        _ if (partly, unseen, all) == (1, 1, 1) => "locks are granted in some slots".to_owned(),
         _ if (partly, all) == (1, 1) => "locks are granted in some slots only".to_owned(),
         ..0 if granting + partly >= survey.quorum => {
             format!("{}/{all} nodes grant, {partly} in some slots only", granting + partly)
+        }
+        ..0 if granting + partly + unseen >= survey.quorum => {
+            format!("{}/{all} nodes grant, of {unseen} it is not known", granting + partly)
         }
         margin @ ..0 => format!("{granting}/{all} nodes grant, {} more needed", -margin),
         margin => format!("{granting}/{all} nodes grant, {margin} may fail"),
@@ -351,17 +388,10 @@ pub(super) fn quorum_in_short(survey: &Survey) -> String {
 /// The quorum in one line.
 pub(super) fn quorum(survey: &Survey) -> String {
     let (granting, all, needed) = (survey.granting(), survey.nodes.len(), survey.quorum);
-    if (granting, all) == (1, 1) {
-        return "the only node grants locks: if it fails, no lock can be acquired".to_owned();
+    if all == 1 {
+        return only_node(survey).to_owned();
     }
-    let partly = survey.granting_partly();
-    if (granting + partly, all) == (0, 1) {
-        return "the only node grants nothing, so no lock can be acquired".to_owned();
-    }
-    if (partly, all) == (1, 1) {
-        let text = "the only node grants locks in some slots";
-        return format!("{text}; in the others no lock can be acquired");
-    }
+    let (partly, unseen) = (survey.granting_partly(), unseen(survey));
     let margin = match survey.margin() {
         ..0 if granting + partly >= needed => {
             let text = "so no lock can be acquired in slots where too few do";
@@ -370,11 +400,61 @@ pub(super) fn quorum(survey: &Survey) -> String {
                 Share(granting + partly, all)
             );
         }
+        ..0 if granting + partly + unseen >= needed => {
+            let granting = Share(granting + partly, all);
+            let text = format!("and of {unseen} it is not known; a quorum is {needed}");
+            return format!("{granting} grant locks, {text}");
+        }
         ..0 => "no lock can be acquired".to_owned(),
         0 => "no other may fail".to_owned(),
         margin => format!("{margin} may fail"),
     };
     format!("{} grant locks; a quorum is {needed}, so {margin}", Share(granting, all))
+}
+
+/// The same for a list of one node.
+fn only_node(survey: &Survey) -> &'static str {
+    match (survey.granting(), survey.granting_partly(), unseen(survey)) {
+        (1, ..) => "the only node grants locks: if it fails, no lock can be acquired",
+        (_, 0, 0) => "the only node grants nothing, so no lock can be acquired",
+        (_, 0, _) => "the only node does not show whether it grants locks",
+        (_, _, 0) => {
+            "the only node grants locks in some slots; in the others no lock can be acquired"
+        }
+        _ => {
+            "the only node grants locks in some slots, and does not show whether it does in others"
+        }
+    }
+}
+
+/// How many nodes may grant locks to others, although this client cannot see it.
+fn unseen(survey: &Survey) -> usize {
+    let is_unseen = |node: &&NodeSurvey| match &node.status {
+        Err(vote) => is_blind(vote),
+        Ok(status) => {
+            let mut silent = status.slots.iter().flat_map(|share| &share.silent);
+            !status.is_granting() && silent.any(|report| is_blind(&report.vote))
+        }
+    };
+    survey.nodes.iter().filter(is_unseen).count()
+}
+
+/// Whether this vote, in place of a status, leaves open whether the node grants locks: it did not
+/// answer this client, or not this question.
+fn is_blind(vote: &Vote) -> bool {
+    match vote {
+        // It has no vote of its own.
+        vote if same_as(vote).is_some() => false,
+        Vote::TimedOut
+        | Vote::Unreachable(_)
+        | Vote::NoPermission(_)
+        | Vote::Refused(_)
+        | Vote::Garbled(_) => true,
+        Vote::Unavailable(text) => {
+            text.starts_with("Sentinel ") || text.contains("max number of clients")
+        }
+        _ => false,
+    }
 }
 
 /// On how many nodes the lock was deleted, and what went wrong on others.
@@ -409,4 +489,118 @@ pub(super) fn rest(survey: &Survey, option: Option<&str>) -> Vec<String> {
         told.push(format!("{node} has {text}: more may be held"));
     }
     told
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::wire::code;
+
+    fn node(status: Result<NodeStatus, Vote>) -> NodeSurvey {
+        NodeSurvey { node: "c".into(), masters: Vec::new(), asked: None, status, unlisted: None }
+    }
+
+    fn survey_of(statuses: Vec<Result<NodeStatus, Vote>>) -> Survey {
+        let quorum = statuses.len() / 2 + 1;
+        Survey::of(statuses.into_iter().map(node).collect(), quorum)
+    }
+
+    fn granting() -> Result<NodeStatus, Vote> {
+        Ok(NodeStatus { is_master: true, ..NodeStatus::default() })
+    }
+
+    /// A Cluster that grants in so many slots, whose only silent master has this vote.
+    fn part(granting: u16, vote: Vote) -> Result<NodeStatus, Vote> {
+        let silent = vec![NodeReport::new("m".into(), vote)];
+        let share = SlotShare { granting, silent, ..SlotShare::default() };
+        Ok(NodeStatus { is_master: true, slots: Some(share), ..NodeStatus::default() })
+    }
+
+    fn unseen() -> [Vote; 4] {
+        let unreachable = Vote::Unreachable("no Sentinel answers".into());
+        [Vote::NoPermission("NOPERM".into()), unreachable, Vote::TimedOut, crowded()]
+    }
+
+    fn crowded() -> Vote {
+        Vote::Unavailable("ERR max number of clients reached".into())
+    }
+
+    /// Regression: it was said that nobody can acquire a lock while others did: the user only
+    /// lacked the right to ask, or all Sentinels were down.
+    #[test]
+    fn a_node_that_shows_nothing_to_this_client_may_grant_to_others() {
+        let nothing = "the only node grants nothing, so no lock can be acquired";
+        for vote in unseen() {
+            let told = quorum(&survey_of(vec![Err(vote.clone())]));
+            assert_eq!(told, "the only node does not show whether it grants locks", "{vote}");
+            assert_eq!(quorum(&survey_of(vec![part(0, vote.clone())])), told, "{vote}");
+            let some = survey_of(vec![part(9, vote.clone())]);
+            let told = "grants locks in some slots, and does not show whether it does in others";
+            assert_eq!(quorum(&some), format!("the only node {told}"), "{vote}");
+            assert_eq!(quorum_in_short(&some), "locks are granted in some slots");
+            let three = survey_of(vec![granting(), Err(vote.clone()), Err(Vote::ModuleMissing)]);
+            let told = "1 of 3 nodes grant locks, and of 1 it is not known; a quorum is 2";
+            assert_eq!(quorum(&three), told, "{vote}");
+            assert_eq!(quorum_in_short(&three), "1/3 nodes grant, of 1 it is not known");
+        }
+        let busy = Vote::Unavailable(code::CLUSTERDOWN.says("its Cluster is down").into());
+        let double = Vote::Refused("the same server as a: remove b".into());
+        assert!(same_as(&double).is_some());
+        for vote in [busy, double, Vote::ModuleMissing] {
+            assert_eq!(quorum(&survey_of(vec![Err(vote.clone())])), nothing, "{vote}");
+            let told = quorum(&survey_of(vec![part(9, vote.clone())]));
+            assert!(told.ends_with("; in the others no lock can be acquired"), "{told}");
+            let told = quorum(&survey_of(vec![granting(), Err(vote), Err(Vote::ModuleMissing)]));
+            assert!(told.ends_with("a quorum is 2, so no lock can be acquired"), "{told}");
+        }
+    }
+
+    type Master = (Arc<str>, u16, Result<NodeStatus, Vote>);
+
+    /// A master that grants nothing, and waits for so long.
+    fn waiting<const N: usize>(name: &str, seconds: u64, fields: [(NodeField, &str); N]) -> Master {
+        let quarantine_left = Some(Duration::from_secs(seconds)).filter(|left| !left.is_zero());
+        let fields = fields.into();
+        let status =
+            NodeStatus { is_master: true, quarantine_left, fields, ..NodeStatus::default() };
+        (name.into(), 5_461, Ok(status))
+    }
+
+    /// One that also has a replica of which it needs the support, or not.
+    fn replicated(name: &str, seconds: u64, supporters: &str) -> Master {
+        let fields = [
+            (NodeField::Granting, "0"),
+            (NodeField::Replicas, "1"),
+            (NodeField::Supporters, supporters),
+            (NodeField::SupportersNeeded, "1"),
+        ];
+        waiting(name, seconds, fields)
+    }
+
+    /// Regression: a wait of one master of a Cluster hid another one that was dead.
+    #[test]
+    fn of_a_cluster_that_grants_nothing_no_master_hides_another() {
+        let told =
+            |masters: Vec<Master>| state(&NodeStatus::together(masters, Vec::new()).unwrap(), None);
+        let quarantined = || waiting("m:1", 55, []);
+        let bare = || ("m:2".into(), 5_461, Err(Vote::ModuleMissing));
+        assert_eq!(told(vec![quarantined()]), "in quarantine for 55s");
+        let one = "in quarantine for 55s; m:2: without the module";
+        assert_eq!(told(vec![quarantined(), bare()]), one);
+        let state = [(NodeField::Granting, "0"), (NodeField::State, "STATEFILE no room")];
+        let full = waiting("m:3", 0, state);
+        assert_eq!(told(vec![quarantined(), full.clone(), bare()]), format!("{one}; 1 more"));
+        let two = "in quarantine for 55s; m:3: grants nothing: STATEFILE no room";
+        assert_eq!(told(vec![quarantined(), full]), two);
+        let (alone, sound) = (|name| replicated(name, 15, "0"), || replicated("m:4", 7, "1"));
+        let three = "grants nothing for at least 15s; m:5: 0 of 1 replicas support it, and it \
+                     needs 1 of them";
+        assert_eq!(told(vec![sound(), alone("m:5")]), three);
+        let four = told(vec![sound(), alone("m:5"), bare()]);
+        assert_eq!(four, format!("{three}; m:2: without the module"));
+        let both = told(vec![alone("m:5"), alone("m:6")]);
+        assert_eq!(both, format!("{three}; m:6: {}", three.replace(" m:5:", "")));
+    }
 }

@@ -7,8 +7,8 @@ use super::json::Json;
 use super::rows::{self, LOCK_COLUMNS, LockOrder, NODE_COLUMNS};
 use super::{doubts, out};
 use crate::client::{
-    FailingMaster, LockSurvey, NodeField, NodeReport, NodeStatus, NodeSurvey, ReplicaStatus,
-    SlotMove, SlotShare, Survey, Vote,
+    FailingMaster, LockSurvey, NodeField, NodeStatus, NodeSurvey, ReplicaStatus, SlotMove,
+    SlotShare, Survey, Vote,
 };
 
 /// The widest cell to which the other cells of its column of locks are padded: names and labels can
@@ -36,9 +36,8 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
         warn(text, args.json);
     }
     if survey.margin() < 0 {
-        let failed = survey.nodes.iter().filter_map(|node| {
-            Some(NodeReport::new(node.node.clone(), abstention(&survey, node)?))
-        });
+        let failed =
+            survey.nodes.iter().filter_map(|node| Some(node.report(abstention(&survey, node)?)));
         let (text, all) = (rows::quorum(&survey), survey.nodes.len());
         return Err(Failure::without_quorum(text, failed.collect(), all));
     }
@@ -171,7 +170,7 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
     let status = match &node.status {
         Ok(status) => status,
         Err(vote) => {
-            fields.push(("error", Json::text(vote.to_string())));
+            fields.extend(silent_fields(node, vote));
             return Json::Object(fields);
         }
     };
@@ -206,6 +205,13 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
     let masters = node.masters.iter().map(|master| Json::text(&**master)).collect();
     fields.extend(more.then_some(("masters", Json::List(masters))));
     Json::Object(fields)
+}
+
+/// Why a node reports no status, and which master was asked.
+fn silent_fields(node: &NodeSurvey, vote: &Vote) -> Vec<(&'static str, Json)> {
+    let error = ("error", Json::text(vote.to_string()));
+    let master = node.report(vote.clone()).master;
+    [error].into_iter().chain(Json::of_master(master.as_deref())).collect()
 }
 
 /// How a Cluster, or a server of one, stands in its slots.
@@ -322,6 +328,7 @@ mod tests {
         let node = |name: &str, text: &str| NodeSurvey {
             node: name.into(),
             masters: Vec::new(),
+            asked: None,
             unlisted: None,
             status: Err(Vote::Unreachable(text.into())),
         };
@@ -338,7 +345,7 @@ mod tests {
 
     fn of_one(status: NodeStatus) -> Survey {
         let (node, masters) = ("a".into(), Vec::new());
-        let node = NodeSurvey { node, masters, unlisted: None, status: Ok(status) };
+        let node = NodeSurvey { node, masters, asked: None, unlisted: None, status: Ok(status) };
         Survey::of(vec![node], 1)
     }
 

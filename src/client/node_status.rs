@@ -241,7 +241,7 @@ impl NodeStatus {
     /// # Errors
     /// The first vote, if no master reports a status, with the master that is down if the others
     /// say that the Cluster is.
-    pub(super) fn together(
+    pub(crate) fn together(
         masters: Vec<(Arc<str>, u16, Result<NodeStatus, Vote>)>,
         moving: Vec<SlotMove>,
     ) -> Result<NodeStatus, Vote> {
@@ -286,8 +286,12 @@ fn first_failure(silent: &[NodeReport]) -> Vote {
         Vote::Unavailable(text) => !says_down(text),
         _ => true,
     };
-    match (down, silent.iter().find(is_cause)) {
-        (Some(down), Some(cause)) => Vote::Unavailable(format!("{down}: {cause}").into()),
+    let causes: Vec<&NodeReport> = silent.iter().filter(is_cause).collect();
+    match (down, &causes[..]) {
+        (Some(down), [cause]) => Vote::Unavailable(format!("{down}: {cause}").into()),
+        (Some(down), [cause, more @ ..]) => {
+            Vote::Unavailable(format!("{down}: {cause}; and {} more", more.len()).into())
+        }
         _ => silent.first().map_or(Vote::TimedOut, |report| report.vote.clone()),
     }
 }
@@ -391,6 +395,21 @@ mod tests {
         assert_eq!(told(master(), waiting()), (SLOTS - 3, 0, 1));
         assert_eq!(told(Err(Vote::TimedOut), Err(Vote::TimedOut)), (0, SLOTS, 2));
         assert_eq!(told(waiting(), waiting()), (0, 0, 2));
+    }
+
+    /// Regression: of several masters that were down, only the first was told of.
+    #[test]
+    fn a_cluster_that_is_down_says_how_many_masters_do_not_answer() {
+        let told = |dead: usize| {
+            let down = Vote::Unavailable(code::CLUSTERDOWN.says("x").into());
+            let votes = std::iter::once(down).chain(std::iter::repeat_n(Vote::TimedOut, dead));
+            let report = |(at, vote)| NodeReport::new(format!("m:{at}").into(), vote);
+            let votes: Vec<NodeReport> = votes.enumerate().map(report).collect();
+            first_failure(&votes).to_string()
+        };
+        assert_eq!(told(0), "not serving: CLUSTERDOWN x");
+        assert_eq!(told(1), "not serving: CLUSTERDOWN x: m:1: timed out");
+        assert_eq!(told(3), "not serving: CLUSTERDOWN x: m:1: timed out; and 2 more");
     }
 
     #[test]

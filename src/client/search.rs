@@ -71,6 +71,15 @@ impl Locks {
         self.hidden += other.hidden;
         self.forbidden = self.forbidden.take().or(other.forbidden);
     }
+
+    /// The same, with the master of a Cluster that refuses to list its locks.
+    pub(super) fn at(self, master: &str) -> Locks {
+        let forbidden = self.forbidden.map(|vote| match vote {
+            Vote::NoPermission(text) => Vote::NoPermission(format!("{master}: {text}").into()),
+            vote => vote,
+        });
+        Locks { forbidden, ..self }
+    }
 }
 
 /// What a page of SCAN lists: names, and how many were too long to be read.

@@ -75,6 +75,9 @@ pub struct NodeSurvey {
     /// The current master, if the node is the master of a group under Sentinel; all masters of a
     /// Cluster. Empty for a single server.
     pub masters: Vec<Arc<str>>,
+    /// While the node does not answer, the master of the group that was asked last, if one was: it
+    /// may not be the master any more.
+    pub asked: Option<Arc<str>>,
     /// Its status, or its vote if it does not report one.
     pub status: Result<NodeStatus, Vote>,
     /// Why its locks are not listed although it reports its status: the user may not list them. Of
@@ -308,7 +311,9 @@ impl Locker {
                 lock.nodes[index] = Some(info);
             }
             let masters = self.core().world.masters(index);
-            survey.nodes.push(NodeSurvey { node: Arc::clone(node), masters, status, unlisted });
+            let asked = self.asked_last(index).filter(|_| status.is_err() && masters.is_empty());
+            let node = Arc::clone(node);
+            survey.nodes.push(NodeSurvey { node, masters, asked, status, unlisted });
         }
         if let Some(name) = survey.locks.keys().nth(locks_max).cloned() {
             drop(survey.locks.split_off(&name));
@@ -316,6 +321,13 @@ impl Locker {
         }
         self.complete(&mut survey).await;
         survey
+    }
+
+    /// The master of a group that was asked last.
+    fn asked_last(&self, node: usize) -> Option<Arc<str>> {
+        let world = &self.core().world;
+        // Of a Cluster, any lock would have one.
+        world.master_of(node, b"").filter(|_| !world.is_cluster(node))
     }
 
     /// Asks every node for the locks that only others have listed: each lists in its own order and
@@ -390,7 +402,7 @@ impl Locker {
         told.extend(self.survey_masters(new.collect(), locks_max, with_free).await);
         let (mut statuses, mut locks) = (Vec::new(), Locks::default());
         for (master, slots, server) in told {
-            locks.add(server.locks);
+            locks.add(server.locks.at(&master));
             statuses.push((master, slots, server.status));
         }
         (NodeStatus::together(statuses, moving), locks)
@@ -518,6 +530,16 @@ impl Locker {
     }
 }
 
+impl NodeSurvey {
+    /// The report of the node with this vote, and with the master that was asked, if it is one.
+    #[cfg(feature = "cli")]
+    pub(crate) fn report(&self, vote: Vote) -> NodeReport {
+        let only = self.masters.first().filter(|_| self.masters.len() == 1);
+        let master = self.asked.as_ref().or(only).map(Arc::clone);
+        NodeReport { master, ..NodeReport::new(Arc::clone(&self.node), vote) }
+    }
+}
+
 #[cfg(test)]
 impl Survey {
     /// Of these nodes and no lock.
@@ -544,6 +566,7 @@ mod tests {
         let node = |fence: &Option<u64>| NodeSurvey {
             node: Arc::from("n"),
             masters: Vec::new(),
+            asked: None,
             unlisted: None,
             status: fence.ok_or(Vote::TimedOut).map(|fence| NodeStatus {
                 is_master: true,

@@ -431,6 +431,50 @@ fn the_commands_take_a_group_and_status_says_where_its_master_is() {
     });
 }
 
+/// Regression: one that answers was said not to, and nobody said that no other master will come.
+#[test]
+fn what_too_few_sentinels_mean_is_told_by_the_commands() {
+    let mut group = Group::start(0, server);
+    let url = group.url();
+    let told = |args: &[&str]| {
+        let output = lockmod(&[], args).env("LOCKMOD_NODES", &url).output().unwrap();
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    group.sentinels[..2].iter().for_each(|sentinel| sentinel.pause());
+    let (code, said) = told(&["acquire", "a", "--ttl", "1s", "--timeout", "40ms"]);
+    let few = "unreachable (1 of 3 Sentinels answered in time, and the client waits a moment";
+    // On a busy machine not even that one.
+    if !said.contains("no Sentinel answers") {
+        assert!(code == Some(121) && said.contains(few), "{said}");
+    }
+    assert!(said.contains("had 40ms to answer: a slow network needs a longer --timeout"), "{said}");
+    let place = format!("127.0.0.1:{}", group.servers[0].port());
+    group.servers[0].pause();
+    let (code, said) = told(&["list"]);
+    assert!(code == Some(121) && said.contains(&format!("{GROUP} at {place}: ")), "{said}");
+    group.servers[0].kill();
+    let (code, said) = told(&["status"]);
+    let few = "1 of the 3 Sentinels in its URL answered, and only a majority of all Sentinels can";
+    assert!(code == Some(121) && said.contains(few), "{said}");
+    let unknown = "the only node does not show whether it grants locks";
+    assert!(said.contains(unknown) && said.contains(&format!("{GROUP} at {place} ")), "{said}");
+}
+
+/// Regression: the state had only what the server said.
+#[test]
+fn status_names_the_master_that_does_not_allow_role() {
+    let group = Group::start(0, server);
+    group.servers[0].run("ACL SETUSER few on >s3cret ~* &* +@all -role").unwrap();
+    let url = format!("redis+sentinel://few:s3cret@{}/{GROUP}", group.places());
+    let output = lockmod(&[], &["status"]).env("LOCKMOD_NODES", &url).output().unwrap();
+    let said = text(&output.stdout);
+    let place = format!("127.0.0.1:{}", group.servers[0].port());
+    assert!(said.contains(&format!("{GROUP} at {place} ")) && said.contains("'role'"), "{said}");
+    let output = lockmod(&[], &["status", "--json"]).env("LOCKMOD_NODES", &url).output().unwrap();
+    let said = text(&output.stdout);
+    assert!(said.contains(&format!("\"master\":\"{place}\"")), "{said}");
+}
+
 #[test]
 fn local_servers_under_sentinel_are_one_node_that_moves() {
     let folder = tempfile::tempdir().unwrap();
