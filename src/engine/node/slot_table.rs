@@ -528,6 +528,12 @@ impl SlotTable {
         self.settled.has(slot) && !self.disputed.contains_key(&slot) && !self.deleted.has(slot)
     }
 
+    /// Whether this slot is on its way, to this node or from it. The node looks at it with each
+    /// command, and then decides if the other master has answered.
+    pub(super) fn is_on_its_way(&self, slot: u16) -> bool {
+        self.moves.get(&slot).is_some_and(|seen| !seen.is_here())
+    }
+
     pub(super) const fn own(&self) -> &SlotSet {
         &self.own
     }

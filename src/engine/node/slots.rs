@@ -223,6 +223,12 @@ impl Slots {
             && self.confirmations.know_of(own_longest, now)
     }
 
+    /// Whether a look may find that the node decides in a slot that is on its way.
+    fn may_pass(&self, slot: u16, now: Instant) -> bool {
+        let is_confirmed = !self.table.own().has(slot) || self.confirmations.holds(slot, now);
+        self.company.decides() && self.table.is_on_its_way(slot) && is_confirmed
+    }
+
     /// What must be done before the node decides in a slot, just after a look. `longest`: the
     /// longest lease that the node knows of, and that it may grant itself.
     fn coming(&mut self, slot: u16, now: Instant, (longest, own): (Millis, Millis)) -> Coming {
@@ -372,6 +378,9 @@ impl Node {
     /// Why the node does not decide in this slot, while it does in others.
     pub fn obstacle_in(&self, slot: u16, (now, max_ttl): (Instant, Millis)) -> Option<Refusal> {
         let slots = self.slots.as_ref().filter(|_| !self.decides_in(slot, (now, max_ttl)))?;
+        if slots.may_pass(slot, now) {
+            return None;
+        }
         Some(match slots.table.end_of(slot) {
             Some(until) => {
                 let (reason, left) = (QuarantineReason::OtherMaster, left(now, until));
