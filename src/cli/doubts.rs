@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::failure::{Failure, warn};
 use super::rows;
@@ -15,6 +16,13 @@ use crate::client::{
 };
 use crate::engine::{Quorum, SLOTS};
 use crate::wire::code;
+
+/// How long servers that are not needed for a lock have to say that they are the wrong ones.
+const MOMENT: Duration = Duration::from_millis(50);
+/// How long a node that cannot be reached has to take a release: enough for a restart.
+pub(super) const RESTART: Duration = Duration::from_secs(3);
+/// The most masters that a warning names.
+const NAMED: usize = 4;
 
 /// Whether the node is a replica, judged by its reply to a command.
 pub(super) fn is_replica(vote: &Vote) -> bool {
@@ -61,7 +69,17 @@ pub(super) fn doubles(survey: &Survey) -> Vec<String> {
 /// What is wrong with the list of nodes, from fresh answers: nodes that are another node under a
 /// second name, and servers in a URL that belong to something else.
 pub(super) async fn mistakes(locker: &Locker) -> Vec<String> {
-    let (reports, dead_ends) = tokio::join!(locker.settle(), locker.dead_ends());
+    let is_one = locker.nodes().len() == 1;
+    // The only node is no other one.
+    let reports = async { if is_one { Vec::new() } else { locker.settle().await } };
+    let dead_ends = async {
+        match is_one {
+            // A server that hangs delays nobody who has the lock.
+            true => timeout(MOMENT, locker.dead_ends()).await.unwrap_or_default(),
+            false => locker.dead_ends().await,
+        }
+    };
+    let (reports, dead_ends) = tokio::join!(reports, dead_ends);
     let doubles = reports.iter().filter_map(|report| double(&report.node, &report.vote));
     let strangers = dead_ends.iter().filter(|it| matches!(it.vote, Vote::Refused(_)));
     doubles.chain(strangers.map(dead_end)).collect()
@@ -169,6 +187,24 @@ fn in_doubt(node: &NodeSurvey) -> String {
     };
     let at = if masters.is_empty() { String::new() } else { format!(" at {}", masters.join(", ")) };
     format!("{}{at}", node.node)
+}
+
+/// The warning about each Cluster of which some masters may not be asked whether it is down.
+pub(super) fn unseen(survey: &Survey) -> Vec<String> {
+    let told = survey.nodes.iter().filter_map(|node| {
+        let share = node.status.as_ref().ok()?.slots.as_ref();
+        let masters = &share.filter(|share| !share.unseen.is_empty())?.unseen;
+        let names = masters.iter().take(NAMED).map(|report| rows::shown(report.node.as_bytes()));
+        let mut names: Vec<String> = names.collect();
+        let more = masters.len() - names.len();
+        names.extend((more > 0).then(|| format!("{more} more")));
+        let (node, names) = (rows::shown(node.node.as_bytes()), names.join(", "));
+        Some(format!(
+            "{node}: the user may not run CLUSTER INFO at {names}: while the Cluster is down \
+             (CLUSTERDOWN), a master there still seems to grant locks"
+        ))
+    });
+    told.collect()
 }
 
 /// The warning about each Cluster of which some masters do not report their locks.
@@ -289,17 +325,15 @@ pub(super) async fn of_lock(locker: &Locker, nodes: &[NodeInfo]) -> Vec<String> 
     told
 }
 
-/// Waits until nodes that were cut off have taken their releases, for at most the timeout, and
-/// names those that have not: their leases stay until they end. A replica takes its releases from
-/// its master.
-pub(super) async fn not_told(locker: &Locker) -> Option<String> {
-    let settled = locker.settle().await;
+/// Waits until nodes that were cut off have taken their releases, and names those that have not:
+/// their leases stay until they end. A replica takes its releases from its master. `patience`: how
+/// long a node that cannot be reached has, if that is longer than the timeout.
+pub(super) async fn not_told(locker: &Locker, patience: Duration) -> Option<String> {
+    locker.discharge(patience).await;
     let owing = locker.owing();
-    let answers =
-        |report: &NodeReport| report.vote == Vote::Confirmed && owing.contains(&report.node);
-    let replicas = match settled.iter().any(answers) {
-        true => replicas_of(&locker.survey(0).await),
-        false => Vec::new(),
+    let replicas = match owing.is_empty() {
+        true => Vec::new(),
+        false => replicas_of(&locker.survey(0).await),
     };
     let owing = owing.iter().filter(|node| !replicas.contains(node));
     let names: Vec<String> = owing.map(|node| rows::shown(node.as_bytes())).collect();
@@ -321,9 +355,27 @@ pub(super) async fn of_end(
     lease: (&Name, Duration),
     released: Result<(), ReleaseError>,
 ) -> Option<String> {
-    match released {
-        Ok(()) => not_told(locker).await,
+    match at_last(locker, released).await {
+        Ok(()) => not_told(locker, RESTART).await,
         Err(error) => Some(of_release(locker, lease, error).await.text().to_owned()),
+    }
+}
+
+/// The outcome of a release, after nodes that were cut off have had time to take it.
+pub(super) async fn at_last(
+    locker: &Locker,
+    released: Result<(), ReleaseError>,
+) -> Result<(), ReleaseError> {
+    let is_late = |report: &NodeReport| {
+        matches!(report.vote, Vote::Confirmed | Vote::Unreachable(_) | Vote::TimedOut)
+    };
+    match released {
+        Err(ReleaseError::NoQuorum(nodes)) if nodes.iter().all(is_late) => {
+            locker.discharge(RESTART).await;
+            let is_done = locker.owing().is_empty();
+            if is_done { Ok(()) } else { Err(ReleaseError::NoQuorum(nodes)) }
+        }
+        released => released,
     }
 }
 
@@ -427,6 +479,25 @@ mod tests {
         let node = NodeSurvey { node, masters, asked, status: Ok(status), unlisted };
         let told = "c:1 at m:2 is in quarantine for 7s: it may have forgotten who holds a lock";
         assert_eq!(doubt(&node).as_deref(), Some(told));
+    }
+
+    #[test]
+    fn masters_that_may_not_be_asked_whether_their_cluster_is_down_are_named() {
+        let denied = |at: usize| {
+            let vote = Vote::NoPermission("NOPERM".into());
+            NodeReport::new(format!("m:{at}").into(), vote)
+        };
+        let told = |count: usize| {
+            let share =
+                SlotShare { unseen: (1..=count).map(denied).collect(), ..Default::default() };
+            let status = NodeStatus { slots: Some(share), ..NodeStatus::default() };
+            let (node, masters, status) = ("c:1".into(), Vec::new(), Ok(status));
+            let node = NodeSurvey { node, masters, asked: None, status, unlisted: None };
+            unseen(&Survey::of(vec![node], 1)).concat()
+        };
+        assert_eq!(told(0), "");
+        assert!(told(2).starts_with("c:1: the user may not run CLUSTER INFO at m:1, m:2: while"));
+        assert!(told(6).contains(" at m:1, m:2, m:3, m:4, 2 more: while the Cluster is down"));
     }
 
     /// Regression: it was said to give the master, which was given.

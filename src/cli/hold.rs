@@ -27,10 +27,10 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
     tokio::select! {
         never = renewals.tell() => match never {},
         signal = signals.next() => {
-            if let Err(error) = guard.release().await {
+            if let Err(error) = doubts::at_last(&locker, guard.release().await).await {
                 return Err(doubts::of_release(&locker, lease, error).await);
             }
-            let not_told = doubts::not_told(&locker).await;
+            let not_told = doubts::not_told(&locker, doubts::RESTART).await;
             tell_released(name, signal, args.json);
             not_told.iter().for_each(|text| warn(text, args.json));
             let is_closed = signal == Signal::SIGPIPE as i32;

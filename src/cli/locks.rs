@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::time::Duration;
 
 use super::args::{Acquire, ByName, Extend, List, Release};
 use super::failure::{Failure, warn};
@@ -68,10 +69,13 @@ pub(super) async fn release(args: Release) -> Result<(), Failure> {
     }
     let locker = args.lock.connection.locker()?;
     let Some(token) = &args.token else { return force_release(&locker, &args.lock).await };
-    match locker.release_by_token(&args.lock.name, &token.0).await {
+    let released = locker.release_by_token(&args.lock.name, &token.0).await;
+    match doubts::at_last(&locker, released).await {
         Ok(()) => {
             print(&args.lock, [("released", Json::Bool(true))], "released")?;
-            doubts::not_told(&locker).await.iter().for_each(|text| warn(text, args.lock.json));
+            // Who has never granted the lease is not waited for in vain.
+            let not_told = doubts::not_told(&locker, Duration::ZERO).await;
+            not_told.iter().for_each(|text| warn(text, args.lock.json));
             Ok(())
         }
         Err(ReleaseError::NotHeld(_)) => Err(not_the_holder(&locker, &args.lock.name).await),

@@ -197,8 +197,8 @@ fn surveyed(survey: &Survey) -> Vec<MetricFamily> {
             Some(gauge(node?.slots.as_ref().map_or(all, |share| share.granting).into()))
         }),
         per_node(survey, "lockmod_slots_moving", SLOTS_MOVING_HELP, |node| {
-            let moves = node?.slots.as_ref()?.moving.iter().map(|it| it.slots);
-            Some(gauge(moves.map(u32::from).sum::<u32>().into()))
+            let moves = node?.slots.iter().flat_map(|share| &share.moving);
+            Some(gauge(moves.map(|it| u32::from(it.slots)).sum::<u32>().into()))
         }),
         per_node(survey, "lockmod_fence_lag", "How far behind the quorum's fence.", |node| {
             node.map(|status| gauge(survey.fence_lag(status) as f64))

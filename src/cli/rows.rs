@@ -9,6 +9,7 @@ use crate::client::{
     Vote, same_as,
 };
 use crate::engine::SLOTS;
+use crate::wire::code;
 
 /// The columns of [`node`].
 pub(super) const NODE_COLUMNS: [&str; 7] =
@@ -196,11 +197,18 @@ fn failing(FailingMaster { report, status }: &FailingMaster) -> String {
 pub(super) fn moving(node: &NodeSurvey) -> Vec<String> {
     let share = node.status.as_ref().ok().and_then(|status| status.slots.as_ref());
     let moves = share.into_iter().flat_map(|share| &share.moving);
-    let told = moves.map(|SlotMove { slots, from, to, .. }| {
+    let told = moves.map(|SlotMove { slots, untaken, from, to, .. }| {
         let (node, from, to) = (&*node.node, &**from, &**to);
         let [node, from, to] = [node, from, to].map(|name| shown(name.as_bytes()));
         let plural = if *slots == 1 { " is" } else { "s are" };
-        format!("{node}: {slots} slot{plural} moving from {from} to {to}")
+        let text = format!("{node}: {slots} slot{plural} moving from {from} to {to}");
+        match untaken {
+            0 => text,
+            _ => format!(
+                "{text}, which does not import {untaken} of them: no lock that is free can be \
+                 acquired there before CLUSTER SETSLOT ... IMPORTING"
+            ),
+        }
     });
     told.collect()
 }
@@ -451,7 +459,9 @@ fn is_blind(vote: &Vote) -> bool {
         | Vote::Refused(_)
         | Vote::Garbled(_) => true,
         Vote::Unavailable(text) => {
-            text.starts_with("Sentinel ") || text.contains("max number of clients")
+            // One that begins with a place is that of who leads to the node.
+            let is_its_own = code::word_of(text).bytes().all(|byte| byte.is_ascii_uppercase());
+            !is_its_own || text.contains("max number of clients")
         }
         _ => false,
     }
@@ -496,7 +506,6 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::wire::code;
 
     fn node(status: Result<NodeStatus, Vote>) -> NodeSurvey {
         NodeSurvey { node: "c".into(), masters: Vec::new(), asked: None, status, unlisted: None }
@@ -518,9 +527,10 @@ mod tests {
         Ok(NodeStatus { is_master: true, slots: Some(share), ..NodeStatus::default() })
     }
 
-    fn unseen() -> [Vote; 4] {
+    fn unseen() -> [Vote; 5] {
         let unreachable = Vote::Unreachable("no Sentinel answers".into());
-        [Vote::NoPermission("NOPERM".into()), unreachable, Vote::TimedOut, crowded()]
+        let of_seed = Vote::Unavailable("h:7000: LOADING x".into());
+        [Vote::NoPermission("NOPERM".into()), unreachable, Vote::TimedOut, crowded(), of_seed]
     }
 
     fn crowded() -> Vote {

@@ -28,6 +28,7 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
         doubts::doubles(&survey),
         doubts::parts_of_clusters(&survey),
         doubts::excess(&survey),
+        doubts::unseen(&survey),
         doubts::dead_ends(&survey, &dead_ends),
     ];
     // Without a limit, no locks are shown.
@@ -243,9 +244,13 @@ fn share_fields(share: &SlotShare) -> [(&'static str, Json); 4] {
     ]
 }
 
-fn move_json(SlotMove { slots, from, to, .. }: &SlotMove) -> Json {
-    let (from, to) = (Json::text(&**from), Json::text(&**to));
-    Json::Object(vec![("slots", Json::Number((*slots).into())), ("from", from), ("to", to)])
+fn move_json(SlotMove { slots, untaken, from, to, .. }: &SlotMove) -> Json {
+    Json::Object(vec![
+        ("slots", Json::Number((*slots).into())),
+        ("untaken", Json::Number((*untaken).into())),
+        ("from", Json::text(&**from)),
+        ("to", Json::text(&**to)),
+    ])
 }
 
 fn replica_json(replica: &ReplicaStatus) -> Json {

@@ -88,7 +88,7 @@ async fn watch(
 /// What is in the way of a lock.
 #[derive(Default)]
 struct Obstacles {
-    /// What is wrong with each node, without what changes all the time.
+    /// What is wrong with each node, without what changes all the time, and what they do not tell.
     kinds: Vec<String>,
     /// The warnings.
     texts: Vec<String>,
@@ -120,7 +120,8 @@ impl Notices {
 }
 
 /// The nodes that grant nothing, if there is no quorum without them, with warnings: about replicas,
-/// for which waiting alone does not help, or else one about all.
+/// for which waiting alone does not help, or else one about all, with what they do not tell
+/// themselves.
 async fn in_the_way(locker: &Locker, name: &Name) -> Obstacles {
     let nodes = locker.info(name).await;
     let said = |text: String| format!("waiting for '{name}': {text}");
@@ -129,12 +130,22 @@ async fn in_the_way(locker: &Locker, name: &Name) -> Obstacles {
         return Obstacles { texts: vec![text], ..Obstacles::default() };
     };
     let replicas = nodes.iter().filter(|node| doubts::vote_of(node).is_some()).count();
+    let mut kinds: Vec<String> = reports.iter().map(kind).collect();
     let texts = match Quorum::is_majority(nodes.len() - replicas, nodes.len()) {
-        true => vec![troubles(&reports, nodes.len(), name, usize::MAX)],
+        true => {
+            let advice = doubts::advice(locker, &reports).await;
+            let text = with_advice(troubles(&reports, nodes.len(), name, usize::MAX), &advice);
+            kinds.extend(advice);
+            vec![text]
+        }
         false => doubts::replicas(&locker.survey(0).await),
     };
-    let texts = texts.into_iter().map(said).collect();
-    Obstacles { kinds: reports.iter().map(kind).collect(), texts }
+    Obstacles { kinds, texts: texts.into_iter().map(said).collect() }
+}
+
+/// A warning with what nodes do not tell themselves, as errors have it.
+fn with_advice(text: String, advice: &[String]) -> String {
+    advice.iter().fold(text, |text, more| format!("{text}; {more}"))
 }
 
 /// What is wrong with a node, without the time that is left.
@@ -317,6 +328,15 @@ mod tests {
             pauses.push(notices.pause().as_secs());
         }
         assert_eq!(pauses, [5, 5, 5, 10, 20, 40, 40, 60, 60]);
+    }
+
+    #[test]
+    fn what_nodes_do_not_tell_themselves_follows() {
+        let text = || "1 of 1 node not serving: CLUSTERDOWN".to_owned();
+        assert_eq!(with_advice(text(), &[]), text());
+        let advice = ["b:1: timed out", "c:1: timed out"].map(str::to_owned);
+        let told = with_advice(text(), &advice);
+        assert_eq!(told, format!("{}; b:1: timed out; c:1: timed out", text()));
     }
 
     /// The first reason was reported for all unreachable nodes.

@@ -7,9 +7,11 @@ use futures_util::future::join_all;
 
 use super::inbox::{Inbox, RequestKind};
 use super::locker::Locker;
+use super::node_status::SlotMove;
 use super::packet::Packet;
-use super::slots::move_targets;
+use super::slot_shares::{Gaps, OwnShare, OwnShares};
 use super::vote::Vote;
+use crate::engine::SLOTS;
 use crate::wire::resp::Reply;
 
 /// A server to ask: the node's only one, which may be named if it is the master of a group, or one
@@ -46,19 +48,55 @@ impl Locker {
         Ok(masters.into_iter().map(|master| AskedServer { node, master: Some(master) }).collect())
     }
 
-    /// The masters without slots to which slots of these masters are moving: they may have locks
-    /// already.
-    pub(super) async fn idle_targets(&self, servers: &[AskedServer]) -> Vec<AskedServer> {
+    /// What these masters of one Cluster say of their own slots.
+    pub(super) async fn own_shares(&self, servers: &[AskedServer]) -> OwnShares {
         let asked = servers.iter().filter_map(|server| Some((server, server.master.as_ref()?)));
         let asked = asked.map(|(server, name)| async move {
             let replies = self.ask(server, &[Packet::new(&[b"CLUSTER", b"NODES"])]).await;
-            let targets = move_targets(replies.unwrap_or_default().first(), name);
-            let known = |target| self.core().world.meet(server.node, target);
-            let named = targets.iter().filter_map(known);
-            named.map(|to| AskedServer { node: server.node, master: Some(to) }).collect::<Vec<_>>()
+            let share = OwnShare::read(replies.unwrap_or_default().first(), name)?;
+            Some((Arc::clone(name), share))
         });
-        let targets: BTreeSet<_> = join_all(asked).await.into_iter().flatten().collect();
-        targets.into_iter().filter(|target| !servers.contains(target)).collect()
+        join_all(asked).await.into_iter().flatten().collect()
+    }
+
+    /// The masters without slots to which slots are moving: they may have locks already.
+    pub(super) fn idle_targets(&self, node: usize, shares: &OwnShares) -> Vec<AskedServer> {
+        let targets = shares.values().flat_map(|share| &share.targets);
+        let named = targets.filter_map(|target| self.core().world.meet(node, target));
+        let has_slots = |name: &Arc<str>| self.core().world.slots_of(node, name) > 0;
+        let new: BTreeSet<_> = named.filter(|name| !has_slots(name)).collect();
+        new.into_iter().map(|name| AskedServer { node, master: Some(name) }).collect()
+    }
+
+    /// The gaps of which masters have told twice: while slots move, one may have answered before a
+    /// change and another one after it.
+    pub(super) fn gaps(&self, node: usize, before: &OwnShares, after: &OwnShares) -> Gaps {
+        let world = &self.core().world;
+        let of = |shares: &OwnShares| {
+            let owner = |slot| world.owner_of(node, slot);
+            Gaps::of(shares, owner, |target| world.meet(node, target))
+        };
+        of(before).and(&of(after))
+    }
+
+    /// The moves of slots that the masters tell of.
+    pub(super) fn moves(&self, node: usize, shares: &OwnShares, gaps: &Gaps) -> Vec<SlotMove> {
+        let moves = shares
+            .iter()
+            .flat_map(|(from, share)| share.targets.iter().map(move |target| (from, target)));
+        let told = moves.map(|(from, target)| {
+            let name = self.core().world.meet(node, target);
+            let is_untaken = |slot: &&u16| gaps.untaken.contains(&(Arc::clone(from), **slot));
+            let untaken = target.slots.iter().filter(is_untaken).count();
+            let count = |count: usize| u16::try_from(count).unwrap_or(SLOTS);
+            SlotMove {
+                slots: count(target.slots.len()),
+                untaken: count(untaken),
+                from: Arc::clone(from),
+                to: name.unwrap_or_else(|| target.id.as_str().into()),
+            }
+        });
+        told.collect()
     }
 
     /// Sends commands to one server and reads all replies, in order.

@@ -52,6 +52,8 @@ pub struct AcquireReport {
 
 /// What helps if nodes did not answer in time.
 pub(crate) const SLOW: &str = "a slow network needs a longer ttl or timeout";
+/// What it does not help against: a silent node may be either.
+const NOT_HUNG: &str = "which does not help if a server hangs";
 
 impl AcquireError {
     /// Whether the same call may succeed later without a manual repair.
@@ -105,7 +107,8 @@ impl fmt::Display for AcquireError {
             if report.waited < report.timeout {
                 f.write_str("; a node that has just been silent is not waited for again")?;
             } else {
-                write!(f, "; each node had {} to answer: {SLOW}", Length(report.timeout))?;
+                let timeout = Length(report.timeout);
+                write!(f, "; each node had {timeout} to answer: {SLOW}, {NOT_HUNG}")?;
             }
         }
         if report.nodes.iter().any(|node| node.vote == Vote::WrongType) {
@@ -458,7 +461,10 @@ mod tests {
     fn an_error_says_how_long_nodes_had_to_answer_only_if_they_had_so_long() {
         let votes = [Vote::Granted(Fence::ZERO), Vote::TimedOut, Vote::TimedOut];
         let error = |waited| without_quorum(&votes, waited, false);
-        assert!(error(500).contains("; each node had 500ms to answer: a slow network"));
+        let had_time = error(500);
+        assert!(had_time.contains("; each node had 500ms to answer: a slow network"));
+        // Regression: of a node that hung, it said the same without the rest.
+        assert!(had_time.ends_with("longer ttl or timeout, which does not help if a server hangs"));
         let known = error(1);
         assert!(known.ends_with("; a node that has just been silent is not waited for again"));
     }

@@ -16,6 +16,7 @@ use super::printable::Named;
 use super::reading::{error_vote, extend_vote, fence_vote, lock_info, release_vote};
 use super::search::{Locks, Wanted};
 use super::settings::{check_name, check_token};
+use super::slot_shares::receivers;
 use super::vote::{NodeReport, Vote, place};
 use super::world::{earliest, latest};
 use crate::engine::{Fence, LockState, Millis, Mode};
@@ -254,10 +255,16 @@ impl Locker {
     async fn list_node(&self, node: usize) -> Result<Locks, Vote> {
         let mut locks = Locks::default();
         let mut servers = self.servers_of(node).await?;
-        servers.extend(self.idle_targets(&servers).await);
-        for server in servers {
-            self.check_module(&server).await?;
-            locks.add(self.search(&server, LISTED_MAX, Wanted::All(u64::MAX)).await?);
+        let before = self.own_shares(&servers).await;
+        servers.extend(self.idle_targets(node, &before));
+        let all = Wanted::All(u64::MAX);
+        for server in &servers {
+            self.check_module(server).await?;
+            locks.add(self.search(server, LISTED_MAX, all).await?);
+        }
+        for master in receivers(&before, &self.own_shares(&servers).await, true) {
+            let server = AskedServer { node, master: Some(master) };
+            locks.found.extend(self.search(&server, LISTED_MAX, all).await?.found);
         }
         Ok(locks)
     }

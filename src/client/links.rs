@@ -13,9 +13,10 @@ use super::link::{Link, LinkSeat};
 use super::packet::Packet;
 use super::seeds::NOBODY;
 use super::slot_links::{SlotLinks, Spawn};
-use super::slots::MoveTarget;
+use super::slot_shares::MoveTarget;
 use super::vote::Vote;
 use super::wakes::Wakes;
+use crate::wire::slots::slot_of;
 
 /// The connections to all nodes, in their order. A custom world may implement [`World::nodes`],
 /// [`World::send`] and [`World::wakes`] with them. They measure time with tokio's clock.
@@ -113,7 +114,15 @@ impl Links {
     pub(super) fn master_of(&self, node: usize, name: &[u8]) -> Option<Arc<str>> {
         match &self.links[node] {
             NodeLinks::One(link) => link.state().line().master.clone(),
-            NodeLinks::Slots(links) => links.master_of(name),
+            NodeLinks::Slots(links) => links.owner_of(slot_of(name)),
+        }
+    }
+
+    /// The master of this slot of a Cluster, if it is known.
+    pub(super) fn owner_of(&self, node: usize, slot: u16) -> Option<Arc<str>> {
+        match &self.links[node] {
+            NodeLinks::One(_) => None,
+            NodeLinks::Slots(links) => links.owner_of(slot),
         }
     }
 
@@ -164,6 +173,14 @@ impl Links {
         match &self.links[node] {
             NodeLinks::One(link) => link.state().line().owes(),
             NodeLinks::Slots(links) => links.owes(),
+        }
+    }
+
+    /// Whether the node has yet to carry out a release, and cannot be reached at present.
+    pub(super) fn is_cut_off(&self, node: usize) -> bool {
+        match &self.links[node] {
+            NodeLinks::One(link) => link.state().line().is_cut_off(),
+            NodeLinks::Slots(links) => links.is_cut_off(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::acquire::Acquire;
 use super::core::{Core, Stats};
@@ -13,6 +14,9 @@ use super::settings::LockerBuilder;
 use super::vote::{NodeReport, Vote};
 use super::world::{AnyWorld, Network, World};
 use crate::engine::{Fence, NodeSet};
+
+/// How often it is looked at whether releases have been carried out.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Acquires locks over a quorum of nodes. Cheap to clone; clones share the connections.
 ///
@@ -212,6 +216,27 @@ impl Locker {
         let votes = self.core.insist(&ping, awaited, |_| Vote::Confirmed, owes).await;
         let nodes = self.core.world.nodes().iter().zip(votes);
         nodes.map(|(node, vote)| NodeReport::new(Arc::clone(node), vote)).collect()
+    }
+
+    /// Waits until every release that was sent has been carried out, for at most the locker's
+    /// timeout; for `patience`, if a node that owes one cannot be reached: it may be restarting.
+    #[doc(hidden)]
+    pub async fn discharge(&self, patience: Duration) {
+        let (world, timeout) = (&self.core.world, self.core.settings.plan.timeout);
+        let (started_at, mut longest) = (world.now(), timeout);
+        loop {
+            let mut owing = (0..world.nodes().len()).filter(|node| world.owes(*node)).peekable();
+            if owing.peek().is_none() {
+                return;
+            }
+            if owing.any(|node| world.is_cut_off(node)) {
+                longest = patience.max(timeout);
+            }
+            if world.now().saturating_sub(started_at) >= longest {
+                return;
+            }
+            world.sleep(LOOK_EVERY).await;
+        }
     }
 
     /// The nodes that have not carried out every release that was sent to them, as far as the

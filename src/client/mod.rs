@@ -62,6 +62,7 @@ mod seeds;
 mod sentinel;
 mod settings;
 mod slot_links;
+mod slot_shares;
 mod slots;
 mod sockets;
 mod survey;

@@ -36,6 +36,9 @@ pub struct NodeStatus {
     pub slots: Option<SlotShare>,
     /// Whether the node is one server of a Cluster, which has only the locks in its slots.
     pub is_in_cluster: bool,
+    /// Why a master of a Cluster does not show whether it refuses everything because the Cluster is
+    /// down: the user may not ask (`CLUSTER INFO`).
+    pub unseen: Option<Vote>,
 }
 
 /// In how many of a Cluster's slots locks are granted.
@@ -54,6 +57,9 @@ pub struct SlotShare {
     pub unknown: u16,
     /// The masters that do not report their locks, and why.
     pub silent: Vec<NodeReport>,
+    /// The masters that may refuse everything because the Cluster is down, though they seem to
+    /// grant: the user may not ask them (`CLUSTER INFO`).
+    pub unseen: Vec<NodeReport>,
     /// The moves of slots that have begun and not ended. A master that does not let the user ask
     /// (`CLUSTER NODES`) tells of none.
     pub moving: Vec<SlotMove>,
@@ -66,6 +72,9 @@ pub struct SlotShare {
 pub struct SlotMove {
     /// How many slots.
     pub slots: u16,
+    /// How many of them the other master does not import: the move is open at one side only, and no
+    /// lock that is free can be acquired there.
+    pub untaken: u16,
     /// The master that has them.
     pub from: Arc<str>,
     /// The master that will have them.
@@ -83,6 +92,7 @@ impl SlotShare {
         let report = |vote: &Vote| NodeReport::new(Arc::clone(node), vote.clone());
         let vote = match status {
             Ok(status) => {
+                self.unseen.extend(status.unseen.as_ref().map(report));
                 self.unknown = self.unknown.saturating_sub(slots);
                 match status.abstention() {
                     None => self.add_granting(slots, status),
@@ -102,9 +112,10 @@ impl SlotShare {
 
     /// Adds the moves between the masters that were added.
     fn add_moves(&mut self, moving: Vec<SlotMove>) {
-        for SlotMove { slots, from, to } in &moving {
-            if self.refuses(to) && !self.refuses(from) {
-                self.granting = self.granting.saturating_sub(*slots);
+        for SlotMove { slots, untaken, from, to } in &moving {
+            if !self.refuses(from) {
+                let refused = if self.refuses(to) { slots } else { untaken };
+                self.granting = self.granting.saturating_sub(*refused);
             }
             let is_silent = |name: &Arc<str>| self.silent.iter().any(|report| report.node == *name);
             if is_silent(to) && !is_silent(from) {
@@ -269,10 +280,13 @@ impl NodeStatus {
             all.excess.extend(status.excess);
             all.fields = all.fields.with(&status.fields);
         }
-        (all.slots, all.is_in_cluster) = (Some(share), false);
+        (all.slots, all.is_in_cluster, all.unseen) = (Some(share), false, None);
         Ok(all)
     }
 }
+
+/// How many masters the vote of a Cluster that is down names: those that are to be started.
+const NAMED: usize = 4;
 
 /// The first of these votes; but if the Cluster is down, first why, as far as it is known: the
 /// masters that answer tell only that.
@@ -288,9 +302,12 @@ fn first_failure(silent: &[NodeReport]) -> Vote {
     };
     let causes: Vec<&NodeReport> = silent.iter().filter(is_cause).collect();
     match (down, &causes[..]) {
-        (Some(down), [cause]) => Vote::Unavailable(format!("{down}: {cause}").into()),
-        (Some(down), [cause, more @ ..]) => {
-            Vote::Unavailable(format!("{down}: {cause}; and {} more", more.len()).into())
+        (Some(down), [_, ..]) => {
+            let mut named: Vec<String> =
+                causes.iter().take(NAMED).map(ToString::to_string).collect();
+            let more = causes.len() - named.len();
+            named.extend((more > 0).then(|| format!("and {more} more")));
+            Vote::Unavailable(format!("{down}: {}", named.join("; ")).into())
         }
         _ => silent.first().map_or(Vote::TimedOut, |report| report.vote.clone()),
     }
@@ -312,7 +329,12 @@ pub(super) fn server_status(
     if of_cluster.is_some_and(is_down) {
         return Err(Vote::Unavailable(code::CLUSTERDOWN.says("its Cluster is down").into()));
     }
-    Ok(status)
+    let unseen = match of_cluster {
+        Some(Reply::Error(text)) => Some(error_vote(text)),
+        _ => None,
+    };
+    let is_denied = |vote: &Vote| matches!(vote, Vote::NoPermission(_));
+    Ok(NodeStatus { unseen: unseen.filter(is_denied), ..status })
 }
 
 /// Reads a line of `INFO replication` about a replica that is attached and online; `sent` is how
@@ -362,6 +384,7 @@ fn status(reply: Option<&Reply>) -> Result<NodeStatus, Vote> {
         fields,
         slots: None,
         is_in_cluster: field("cluster_enabled:") == Some("1"),
+        unseen: None,
     })
 }
 
@@ -385,21 +408,41 @@ mod tests {
         let told = |from: Result<NodeStatus, Vote>, to: Result<NodeStatus, Vote>| {
             let masters =
                 vec![(name("a"), SLOTS, from), (name("b"), 0, to), (name("c"), 0, master())];
-            let moving = vec![SlotMove { slots: 3, from: name("a"), to: name("b") }];
+            let (from, to) = (name("a"), name("b"));
+            let moving = vec![SlotMove { slots: 3, untaken: 1, from, to }];
             let share = NodeStatus::together(masters, moving).unwrap().slots.unwrap();
             assert_eq!(share.moving.len(), 1);
             (share.granting, share.unknown, share.failing.len())
         };
-        assert_eq!(told(master(), master()), (SLOTS, 0, 0));
+        assert_eq!(told(master(), master()), (SLOTS - 1, 0, 0));
         assert_eq!(told(master(), Err(Vote::TimedOut)), (SLOTS - 3, 3, 1));
         assert_eq!(told(master(), waiting()), (SLOTS - 3, 0, 1));
         assert_eq!(told(Err(Vote::TimedOut), Err(Vote::TimedOut)), (0, SLOTS, 2));
         assert_eq!(told(waiting(), waiting()), (0, 0, 2));
     }
 
-    /// Regression: of several masters that were down, only the first was told of.
+    /// Regression: they were taken for masters whose Cluster is not down.
     #[test]
-    fn a_cluster_that_is_down_says_how_many_masters_do_not_answer() {
+    fn masters_that_do_not_show_whether_their_cluster_is_down_are_told_of() {
+        let reply = |text: &'static str| Reply::Text(text.as_bytes().into());
+        let info = reply("role:master\r\nlockmod_granting:1\r\n");
+        let status = |of_cluster: Reply| server_status(Some(&info), Some(&of_cluster));
+        let denied = || Reply::Error("NOPERM no 'cluster|info'".into());
+        let masters = vec![
+            (Arc::from("a"), SLOTS, status(reply("cluster_state:ok\r\n"))),
+            (Arc::from("b"), 0, status(denied())),
+            (Arc::from("c"), 0, status(Reply::Error("ERR busy".into()))),
+        ];
+        let all = NodeStatus::together(masters, Vec::new()).unwrap();
+        let told: Vec<String> = all.slots.unwrap().unseen.iter().map(ToString::to_string).collect();
+        assert_eq!(told, ["b: denied access: NOPERM no 'cluster|info'"]);
+        assert_eq!(all.unseen, None);
+    }
+
+    /// Regression: of several masters that were down, only the first was named, and later the
+    /// others were only counted.
+    #[test]
+    fn a_cluster_that_is_down_names_the_masters_that_do_not_answer() {
         let told = |dead: usize| {
             let down = Vote::Unavailable(code::CLUSTERDOWN.says("x").into());
             let votes = std::iter::once(down).chain(std::iter::repeat_n(Vote::TimedOut, dead));
@@ -409,7 +452,10 @@ mod tests {
         };
         assert_eq!(told(0), "not serving: CLUSTERDOWN x");
         assert_eq!(told(1), "not serving: CLUSTERDOWN x: m:1: timed out");
-        assert_eq!(told(3), "not serving: CLUSTERDOWN x: m:1: timed out; and 2 more");
+        let four: Vec<String> = (1..=4).map(|at| format!("m:{at}: timed out")).collect();
+        let four = four.join("; ");
+        assert_eq!(told(4), format!("not serving: CLUSTERDOWN x: {four}"));
+        assert_eq!(told(6), format!("not serving: CLUSTERDOWN x: {four}; and 2 more"));
     }
 
     #[test]

@@ -246,6 +246,11 @@ impl Outbox {
         self.owed_unanswered > 0 || self.items.iter().any(|item| item.is_owed)
     }
 
+    /// Whether a release has yet to be sent, and the node cannot be reached.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.owes() && self.down.is_some()
+    }
+
     /// The connection broke: the outcome of the `sent` commands is unknown. Owed ones go first on
     /// the next connection, in their order.
     pub(super) fn break_off(&mut self, sent: VecDeque<Item>, failure: &NoReply) {

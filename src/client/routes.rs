@@ -5,6 +5,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::link::Link;
 use super::node_url::Location;
@@ -17,6 +20,8 @@ use crate::wire::slots::slot_of;
 /// The most locks of which it is known that their last command was sent on: for the texts of
 /// errors, which then name the master of the slot.
 const SENT_ON_MAX: usize = 1 << 10;
+/// For how long that counts: every command goes to the master of the slot first.
+const SENT_ON_FRESH: Duration = Duration::from_secs(5);
 
 /// The routes of commands.
 #[derive(Debug, Default)]
@@ -30,8 +35,8 @@ pub(super) struct Routes {
     pub(super) asked: Outstanding,
     /// How many commands were sent.
     count: u64,
-    /// Where the last command about a lock was sent on because its slot is moving.
-    sent_on: HashMap<Box<[u8]>, Arc<str>>,
+    /// Where the last command about a lock was sent on because its slot is moving, and when.
+    sent_on: HashMap<Box<[u8]>, (Arc<str>, Instant)>,
 }
 
 /// A master of a Cluster.
@@ -73,7 +78,8 @@ impl Routes {
     /// The master that was sent the last command about the lock `name`, as far as is known.
     pub(super) fn last_asked(&self, name: &[u8]) -> Option<Arc<str>> {
         let of_slot = || Some(&self.masters[self.index_of(slot_of(name))?].name);
-        self.sent_on.get(name).or_else(of_slot).cloned()
+        let sent_on = self.sent_on.get(name).filter(|(_, at)| at.elapsed() < SENT_ON_FRESH);
+        sent_on.map(|(place, _)| place).or_else(of_slot).cloned()
     }
 
     /// The names of the masters that have slots.
@@ -127,17 +133,17 @@ impl Routes {
         }
     }
 
-    /// Notes where the last command about the lock `name` goes: to the master of its slot, or on to
-    /// another one.
+    /// Notes where a command about the lock `name` is sent on to, because its slot is moving; or
+    /// that it has moved.
     pub(super) fn note_place(&mut self, name: &[u8], sent_on_to: Option<usize>) {
         match sent_on_to {
-            None if self.sent_on.is_empty() => {}
             None => drop(self.sent_on.remove(name)),
             Some(index) => {
                 if self.sent_on.len() >= SENT_ON_MAX {
                     self.sent_on.clear();
                 }
-                self.sent_on.insert(name.into(), Arc::clone(&self.masters[index].name));
+                let place = (Arc::clone(&self.masters[index].name), Instant::now());
+                self.sent_on.insert(name.into(), place);
             }
         }
     }
@@ -239,8 +245,8 @@ mod tests {
 
     /// Errors blamed the master of the slot for what the one that it sends commands on to had
     /// answered.
-    #[test]
-    fn the_master_that_was_asked_last_about_a_lock_is_the_one_that_it_was_sent_on_to() {
+    #[tokio::test(start_paused = true)]
+    async fn the_master_that_was_asked_last_about_a_lock_is_the_one_that_it_was_sent_on_to() {
         let mut routes = installed(&[range((0, SLOTS - 1), "a", "a")]);
         let target = routes.master_at(place("b", 7_000));
         let asked = |routes: &Routes, name: &[u8]| routes.last_asked(name).unwrap().to_string();
@@ -253,6 +259,10 @@ mod tests {
             routes.replace(vec![range((0, SLOTS - 1), "a", "a")], |host, port| place(&host, port)),
         );
         assert_eq!(asked(&routes, b"n"), "b:7000", "the master without slots is known no more");
+        tokio::time::advance(SENT_ON_FRESH).await;
+        assert_eq!(asked(&routes, b"n"), "a:7000", "the move may have been called off");
+        let target = routes.master_at(place("b", 7_000));
+        routes.note_place(b"n", Some(target));
         routes.note_place(b"n", None);
         assert_eq!(asked(&routes, b"n"), "a:7000");
         let target = routes.master_at(place("b", 7_000));

@@ -203,9 +203,14 @@ impl Locker {
         };
         let moved: Vec<usize> = (0..told.len().min(asks.len())).filter(is_moved).collect();
         if !moved.is_empty() {
-            let asks = moved.iter().map(|place| asks[*place].clone().for_importer());
-            let again = self.ask(server, &asks.collect::<Vec<_>>()).await?;
-            moved.iter().zip(again).for_each(|(place, reply)| told[*place] = reply);
+            // Shows whether the user may ask so.
+            let mut again = vec![Packet::new(&[b"ASKING"])];
+            again.extend(moved.iter().map(|place| asks[*place].clone().for_importer()));
+            let mut again = self.ask(server, &again).await?.into_iter();
+            let refusal = again.next().filter(|reply| matches!(reply, Reply::Error(_)));
+            for (place, reply) in moved.iter().zip(again) {
+                told[*place] = refusal.clone().unwrap_or(reply);
+            }
         }
         let (mut found, mut hidden) = (Vec::new(), 0);
         for (name, reply) in names.into_iter().zip(told) {

@@ -11,7 +11,6 @@
 
 use std::collections::HashMap;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -33,12 +32,18 @@ use crate::wire::resp::{Reader, Reply};
 const SWITCHED: &[u8] = b"+switch-master";
 /// The text if no Sentinel answers.
 pub(crate) const NO_SENTINEL: &str = "no Sentinel answers";
+/// Between that and the Sentinels, if all of them are silent.
+const NONE_OF: &str = ": none of ";
 /// The end of the text if only some Sentinels have answered.
-const FEW_SENTINELS: &str = "Sentinels answered in time, and the client waits a moment for most";
+const FEW_SENTINELS: &str = ", and the client waits a moment for most";
+/// The most Sentinels that are named.
+const NAMED: usize = 4;
 
 /// Whether this is what is said of a group whose master is not known in time.
 pub(super) fn is_waiting(text: &str) -> bool {
-    text == NO_SENTINEL || text.ends_with(FEW_SENTINELS)
+    let of_none = text.strip_prefix(NO_SENTINEL);
+    text.ends_with(FEW_SENTINELS)
+        || of_none.is_some_and(|rest| rest.is_empty() || rest.starts_with(NONE_OF))
 }
 
 /// When most Sentinels have answered, the others have this long to report something newer.
@@ -62,8 +67,8 @@ pub(super) struct WatchedGroup {
     /// The master that ended the last watch, with its epoch: the Sentinel that knows it may answer
     /// the next question too late to be heard.
     hint: Arc<Mutex<Option<(Location, u64)>>>,
-    /// How many Sentinels answered when they were asked last, so far.
-    heard: Arc<AtomicUsize>,
+    /// Which Sentinels answered when they were asked last, so far.
+    heard: Arc<Mutex<Vec<Arc<str>>>>,
     /// What the Sentinels said that refuse the client.
     refused: Arc<Mutex<HashMap<Arc<str>, Arc<str>>>>,
 }
@@ -73,6 +78,8 @@ struct SentinelAnswer {
     master: Location,
     /// The larger, the newer.
     epoch: u64,
+    /// How many other Sentinels it knows for the group.
+    others: usize,
     post: Post,
 }
 
@@ -122,6 +129,11 @@ impl WatchedGroup {
     fn hint(&self) -> MutexGuard<'_, Option<(Location, u64)>> {
         // Nothing panics while the lock is held, so the hint is intact even if it is poisoned.
         self.hint.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Vec<Arc<str>>> {
+        // Nothing panics while the lock is held, so the names are intact even if it is poisoned.
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For people and reports.
@@ -201,7 +213,8 @@ impl WatchedGroup {
             match answer {
                 Ok(Some(one)) => {
                     told.push(one);
-                    self.heard.store(told.len(), Ordering::Relaxed);
+                    let names = told.iter().map(|told| Arc::clone(told.post.sentinel.name()));
+                    *self.heard() = names.collect();
                 }
                 Ok(None) => failures.push(self.unknown()),
                 Err(failure) => failures.push(failure),
@@ -214,18 +227,29 @@ impl WatchedGroup {
             }
         }
         if told.is_empty() {
-            self.heard.store(0, Ordering::Relaxed);
+            self.heard().clear();
             return Err(most_telling(failures, NO_SENTINEL));
         }
         Ok(told)
     }
 
     /// What is said while the master is not known: nobody answers, or some Sentinels have, and most
-    /// are waited for.
+    /// are waited for. Those that have not are named, if they are few.
     pub(super) fn silence(&self) -> Arc<str> {
-        match self.heard.load(Ordering::Relaxed) {
-            0 => NO_SENTINEL.into(),
-            heard => format!("{heard} of {} {FEW_SENTINELS}", self.sentinels.len()).into(),
+        let (heard, all) = (self.heard().clone(), self.sentinels.len());
+        let names = self.sentinels.iter().map(|sentinel| &**sentinel.name());
+        let silent: Vec<&str> =
+            names.filter(|&name| heard.iter().all(|heard| **heard != *name)).collect();
+        let is_few = (1..=NAMED).contains(&silent.len());
+        let named = is_few.then(|| silent.join(", "));
+        match (heard.len(), named) {
+            (0, Some(names)) => format!("{NO_SENTINEL}{NONE_OF}{names}").into(),
+            (0, None) => NO_SENTINEL.into(),
+            (heard, named) => {
+                let but = named.map(|names| format!(" (not {names})")).unwrap_or_default();
+                let text = format!("{heard} of {all} Sentinels answered in time{but}");
+                format!("{text}{FEW_SENTINELS}").into()
+            }
         }
     }
 
@@ -243,7 +267,8 @@ impl WatchedGroup {
                 Err(failure) => failures.push(failure),
             }
         }
-        let too_few = self.too_few(&failures);
+        let known = told.iter().map(|one| one.others + 1).max().unwrap_or(0);
+        let too_few = self.too_few(known, &failures);
         let Some(newest) = newest(&told) else {
             failures.extend(too_few);
             return failures;
@@ -261,18 +286,18 @@ impl WatchedGroup {
         failures
     }
 
-    /// That too few Sentinels answer for a failover. If none does, the other failures say so.
-    fn too_few(&self, failures: &[NoReply]) -> Option<NoReply> {
-        let is_silent =
-            |failure: &&NoReply| matches!(failure, NoReply::Unreachable(_) | NoReply::TimedOut);
-        let all = self.sentinels.len();
-        let silent = failures.iter().filter(is_silent).count();
+    /// That too few Sentinels are left for a failover, of those that the group has: as many as the
+    /// ones that answer know, which the URL need not name. If none answers, the other failures say
+    /// so.
+    fn too_few(&self, known: usize, failures: &[NoReply]) -> Option<NoReply> {
+        let is_silent = |failure: &&NoReply| matches!(failure, NoReply::Unreachable(_));
+        let (named, silent) = (self.sentinels.len(), failures.iter().filter(is_silent).count());
+        let all = known.max(named);
         let text = format!(
-            "{} of the {all} Sentinels in its URL answered, and only a majority of all Sentinels \
-             can give it another master: start the others",
-            all - silent
+            "{silent} of its {all} Sentinels do not answer, and only a majority can give it \
+             another master: start them"
         );
-        let is_few = silent < all && silent * 2 >= all;
+        let is_few = silent < named && silent * 2 >= all;
         is_few.then(|| NoReply::Unavailable(text.into()))
     }
 
@@ -343,9 +368,11 @@ impl WatchedGroup {
         let port = std::str::from_utf8(port).ok().and_then(|port| port.parse().ok());
         let port = port.ok_or_else(|| NoReply::Garbled("not the port of a master".into()))?;
         let master = Location::Tcp { host, port, is_tls: self.is_tls };
-        let epoch = replies.get(1).and_then(epoch_of).unwrap_or(0);
+        let number = |field: &[u8]| replies.get(1).and_then(|reply| number_in(reply, field));
+        let epoch = number(b"config-epoch").unwrap_or(0);
+        let others = number(b"num-other-sentinels").and_then(|others| others.try_into().ok());
         let post = Post { sentinel: sentinel.clone(), stream, reader };
-        Ok(Some(SentinelAnswer { master, epoch, post }))
+        Ok(Some(SentinelAnswer { master, epoch, others: others.unwrap_or(0), post }))
     }
 
     fn unknown(&self) -> NoReply {
@@ -364,9 +391,9 @@ fn newest(told: &[SentinelAnswer]) -> Option<&SentinelAnswer> {
     told.iter().max_by_key(|told| (told.epoch, agreeing(told)))
 }
 
-/// Reads the epoch of a group's configuration.
-fn epoch_of(reply: &Reply) -> Option<u64> {
-    reply.value_of(b"config-epoch")?.number()
+/// Reads a field of a group's configuration that is a number.
+fn number_in(reply: &Reply, field: &[u8]) -> Option<u64> {
+    reply.value_of(field)?.number()
 }
 
 /// The error, if the user may not do this.
@@ -526,18 +553,22 @@ mod tests {
     fn a_majority_of_sentinels_that_is_silent_is_told_of() {
         let (silent, told) =
             (|| NoReply::Unreachable(NO_ANSWER.into()), NoReply::Refused("".into()));
-        let too_few = |url: &str, failures: &[NoReply]| match group(url).too_few(failures) {
-            Some(NoReply::Unavailable(text)) => text.to_string(),
-            _ => String::new(),
-        };
+        let too_few =
+            |url: &str, known, failures: &[NoReply]| match group(url).too_few(known, failures) {
+                Some(NoReply::Unavailable(text)) => text.to_string(),
+                _ => String::new(),
+            };
         let three = "redis+sentinel://a,b,c/m";
-        assert_eq!(too_few(three, &[silent()]), "");
-        assert_eq!(too_few(three, &[silent(), told]), "");
-        let told = too_few(three, &[silent(), NoReply::TimedOut]);
-        assert!(told.starts_with("1 of the 3 Sentinels in its URL answered, and"), "{told}");
-        assert_eq!(too_few(three, &[silent(), silent(), silent()]), "", "the state says so");
-        assert!(too_few("redis+sentinel://a,b/m", &[silent()]).starts_with("1 of the 2 "));
-        assert_eq!(too_few("redis+sentinel://a/m", &[]), "");
+        assert_eq!(too_few(three, 3, &[silent()]), "");
+        assert_eq!(too_few(three, 3, &[silent(), told]), "");
+        let told = too_few(three, 3, &[silent(), silent()]);
+        assert!(told.starts_with("2 of its 3 Sentinels do not answer, and"), "{told}");
+        assert_eq!(too_few(three, 0, &[silent(), silent(), silent()]), "", "the state says so");
+        // The URL need not name them all.
+        let two = "redis+sentinel://a,b/m";
+        assert_eq!(too_few(two, 3, &[silent()]), "");
+        assert!(too_few(two, 2, &[silent()]).starts_with("1 of its 2 "));
+        assert_eq!(too_few("redis+sentinel://a/m", 3, &[]), "");
     }
 
     impl Stream for tokio::io::Empty {}
@@ -547,6 +578,7 @@ mod tests {
         let told = |host: &str, epoch| SentinelAnswer {
             master: Location::Tcp { host: host.to_owned(), port: 1, is_tls: false },
             epoch,
+            others: 0,
             post: Post {
                 sentinel: Address::of(node_url::read("redis://s").unwrap()),
                 stream: Box::new(tokio::io::empty()),
@@ -562,12 +594,23 @@ mod tests {
     /// Regression: it was said that none answers, while one did.
     #[test]
     fn sentinels_that_have_answered_are_not_said_to_be_silent() {
-        let group = group("redis+sentinel://a,b,c/m");
-        assert_eq!(&*group.silence(), NO_SENTINEL);
-        group.heard.store(1, Ordering::Relaxed);
-        let told = group.silence();
-        assert!(told.starts_with("1 of 3 Sentinels answered in time, and"), "{told}");
-        assert!(is_waiting(&told) && is_waiting(NO_SENTINEL));
+        let silence = |url: &str, heard: &[&str]| {
+            let group = group(url);
+            *group.heard() = heard.iter().map(|name| format!("{name}:26379").into()).collect();
+            let told = group.silence();
+            assert!(is_waiting(&told), "{told}");
+            told.to_string()
+        };
+        let three = "redis+sentinel://a,b,c/m";
+        let (a, b, c) = ("a:26379", "b:26379", "c:26379");
+        assert_eq!(silence(three, &[]), format!("no Sentinel answers: none of {a}, {b}, {c}"));
+        let told = silence(three, &["b"]);
+        assert!(
+            told.starts_with(&format!("1 of 3 Sentinels answered in time (not {a}, {c}), and"))
+        );
+        let five = "redis+sentinel://a,b,c,d,e/m";
+        assert_eq!(silence(five, &[]), NO_SENTINEL);
+        assert!(silence(five, &["c"]).starts_with("1 of 5 Sentinels answered in time (not a:"));
         assert!(!is_waiting("no Sentinel answers: Sentinel a: connection refused"));
     }
 

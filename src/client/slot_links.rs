@@ -22,10 +22,11 @@ use super::inbox::{NoReply, ReplyTo};
 use super::link::{Link, LinkSeat, Router, stall_of};
 use super::node_url::Location;
 use super::outbox::{Item, Outbox};
-use super::packet::{Care, Packet};
+use super::packet::Packet;
 use super::routes::{Master, Remainder, Routes};
 use super::seeds::Seeds;
-use super::slots::{MoveTarget, SlotRange, UNKNOWN, name_in, redirection};
+use super::slot_shares::MoveTarget;
+use super::slots::{SlotRange, UNKNOWN, name_in, redirection};
 use super::wakes::Wakes;
 use crate::wire::code;
 use crate::wire::slots::slot_of;
@@ -38,7 +39,8 @@ const HOPS_MAX: u8 = 8;
 /// The base of the pauses in between, which double.
 const AGREE_MIN: Duration = Duration::from_millis(2);
 /// The sender's error.
-const MOVING: &str = "its slot is moving";
+const MOVING: &str = "its slot is moving, and its masters send the command to and fro: see lockmod \
+                      status, and whether the user may run ASKING";
 /// The shortest pause between two requests for the slots.
 const REFRESH_MIN: Duration = Duration::from_millis(50);
 /// The longest pause before the next request, if no server has answered.
@@ -146,16 +148,23 @@ impl SlotLinks {
         self.0.routes().last_asked(name)
     }
 
-    /// The master of this lock's slot, if it is known.
-    pub(super) fn master_of(&self, name: &[u8]) -> Option<Arc<str>> {
+    /// The master of this slot, if it is known.
+    pub(super) fn owner_of(&self, slot: u16) -> Option<Arc<str>> {
         let routes = self.0.routes();
-        let index = routes.index_of(slot_of(name))?;
+        let index = routes.index_of(slot)?;
         Some(Arc::clone(&routes.masters[index].name))
     }
 
     /// How many slots this master has, as far as is known.
     pub(super) fn slots_of(&self, master: &str) -> u16 {
         self.0.routes().slots_of(master)
+    }
+
+    /// Whether a master has yet to carry out a release, and cannot be reached at present.
+    pub(super) fn is_cut_off(&self) -> bool {
+        let routes = self.0.routes();
+        let mut links = routes.masters.iter().filter_map(|master| master.link.as_ref());
+        routes.parked.is_cut_off() || links.any(|link| link.state().line().is_cut_off())
     }
 
     /// Whether, as far as is known, a master has yet to carry out a release.
@@ -222,10 +231,6 @@ impl Routing {
         }
         let slot = slot_of(name);
         let rank = routes.note(packet);
-        // The release that follows a failure says nothing of where that came from.
-        if !matches!(packet.care(), Care::UntilAnswered(_)) {
-            routes.note_place(name, None);
-        }
         let is_taken = if let Some(index) = routes.index_of(slot) {
             self.link(routes, index).state().take_as(packet, reply_to, rank)
         } else {

@@ -2,14 +2,11 @@
 //!
 //! [`crate::wire::slots`] computes the slot of a name.
 
-use std::collections::BTreeMap;
-
 use super::inbox::NoReply;
 use crate::engine::SLOTS;
 use crate::wire::code;
 use crate::wire::refusal::{Redirected, read_redirected};
 use crate::wire::resp::Reply;
-use crate::wire::slots::read_shares;
 
 /// A range of slots, with the id, the host and the port of its master. An empty host is that of the
 /// server that was asked.
@@ -30,17 +27,6 @@ pub(super) struct Redirection {
     pub(super) is_ask: bool,
     pub(super) slot: u16,
     pub(super) host: String,
-    pub(super) port: u16,
-}
-
-/// Another master to which slots of a master are moving by steps (`CLUSTER SETSLOT`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct MoveTarget {
-    /// How many slots.
-    pub(super) slots: u16,
-    pub(super) id: String,
-    /// `None` if it is not known under which host a client reaches it.
-    pub(super) host: Option<String>,
     pub(super) port: u16,
 }
 
@@ -106,35 +92,6 @@ pub(super) fn read_slots(reply: Option<&Reply>) -> Result<Vec<SlotRange>, NoRepl
         return Err(NoReply::Unavailable("its Cluster has no slots: is it complete?".into()));
     }
     Ok(read)
-}
-
-/// Reads from the reply to CLUSTER NODES of the server at `place` where slots of it are moving. A
-/// server that does not let the user ask tells of none.
-pub(super) fn move_targets(reply: Option<&Reply>, place: &str) -> Vec<MoveTarget> {
-    let Some(Reply::Text(text)) = reply else { return Vec::new() };
-    let text = String::from_utf8_lossy(text);
-    let mut counts: BTreeMap<Vec<u8>, u16> = BTreeMap::new();
-    for (_, id) in read_shares(&text).migrating {
-        *counts.entry(id).or_default() += 1;
-    }
-    let hosts_of = |line: &str| {
-        let (address, names) = line.split(' ').nth(1)?.split_once('@')?;
-        let (ip, port) = address.rsplit_once(':')?;
-        let name = names.split(',').nth(1).unwrap_or_default();
-        Some(([ip.to_owned(), name.to_owned()], port.parse().ok()?))
-    };
-    let is_own = |line: &&str| line.split(' ').nth(2).is_some_and(|flags| flags.contains("myself"));
-    // The other one is reached in the same way as this one.
-    let own = text.lines().find(is_own).and_then(hosts_of);
-    let is_used = |host: &String| !host.is_empty() && place.starts_with(&format!("{host}:"));
-    let kind = own.and_then(|(hosts, _): (_, u16)| hosts.iter().position(is_used));
-    let target = |(id, slots): (Vec<u8>, u16)| {
-        let id = String::from_utf8_lossy(&id).into_owned();
-        let (hosts, port) = hosts_of(text.lines().find(|line| line.starts_with(&*id))?)?;
-        let host = kind.map(|kind| hosts[kind].clone()).filter(|host| !host.is_empty());
-        Some(MoveTarget { slots, id, host, port })
-    };
-    counts.into_iter().filter_map(target).collect()
 }
 
 /// Reads how many slots a server has from its replies to CLUSTER SLOTS and CLUSTER MYID.
@@ -209,25 +166,6 @@ mod tests {
         let own = |ranges| own_slots(&[Reply::List(ranges), text("id")]);
         assert_eq!(own((0..5).map(|_| range(16_383)).collect()), Some(SLOTS));
         assert_eq!(own(vec![range(99)]), Some(100));
-    }
-
-    #[test]
-    fn slots_move_to_masters_that_are_reached_as_the_one_that_tells_of_it() {
-        let told = |own: &str, targets: &str, place: &str| {
-            let line = format!("aa {own} myself,master - 0 0 1 connected 0-9 [4->-bb] [5->-bb]");
-            let text = format!("{line} [6->-cc] [7-<-bb]\nbb {targets} master - 0 0 2 connected\n");
-            let targets = move_targets(Some(&Reply::Text(text.into_bytes().into())), place);
-            let told = targets.into_iter().map(|to| (to.slots, to.id, to.host, to.port));
-            told.collect::<Vec<_>>()
-        };
-        let (own, other) = ("10.0.0.1:7000@17000,own.name", "10.0.0.2:7001@17001,other.name");
-        let to = |host: Option<&str>| vec![(2, "bb".to_owned(), host.map(str::to_owned), 7_001)];
-        assert_eq!(told(own, other, "10.0.0.1:7000"), to(Some("10.0.0.2")));
-        assert_eq!(told(own, other, "own.name:7000"), to(Some("other.name")));
-        assert_eq!(told(own, other, "forwarded:7000"), to(None));
-        assert_eq!(told(own, "10.0.0.2:7001@17001", "own.name:7000"), to(None));
-        assert_eq!(told(":7000@17000", other, "10.0.0.1:7000"), to(None));
-        assert_eq!(move_targets(Some(&Reply::Error("NOPERM".into())), "h:1"), []);
     }
 
     #[test]

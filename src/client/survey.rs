@@ -2,10 +2,10 @@
 //!
 //! The only source of `lockmod status`, `lockmod top` and `lockmod exporter`. It changes nothing
 //! anywhere, asks all nodes at the same time, and bounds what it asks for: the status of a server
-//! is one command, or three in a Cluster, and locks are listed only up to a number that the caller
+//! is one command, or four in a Cluster, and locks are listed only up to a number that the caller
 //! gives.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,12 +13,13 @@ use futures_util::future::join_all;
 
 use super::asking::AskedServer;
 use super::locker::Locker;
-use super::node_status::{NodeStatus, SlotMove, SlotShare, server_status};
+use super::node_status::{NodeStatus, SlotShare, server_status};
 use super::packet::Packet;
 use super::printable::Named;
 use super::reading::{error_vote, lock_info};
 use super::search::{Counted, Locks, Wanted};
-use super::slots::{MoveTarget, move_targets, own_slots};
+use super::slot_shares::{Gaps, OwnShares, receivers};
+use super::slots::own_slots;
 use super::vote::{NodeReport, Vote};
 use crate::engine::{Fence, LockState, Uncounted};
 use crate::wire::code::{self, Meaning};
@@ -26,6 +27,8 @@ use crate::wire::lock_info::LockInfo;
 use crate::wire::node_info::{self, NodeField};
 use crate::wire::resp::Reply;
 
+/// How often masters to which slots move are searched again for locks that came meanwhile.
+const SEARCHES_MAX: usize = 8;
 /// How many locks a node is asked about in one batch.
 const ASKED_AT_ONCE: usize = 1_000;
 
@@ -99,13 +102,11 @@ pub struct LockSurvey {
 struct ServerSurvey {
     status: Result<NodeStatus, Vote>,
     locks: Locks,
-    /// Where slots of it are moving.
-    targets: Vec<MoveTarget>,
 }
 
 impl ServerSurvey {
     fn of(status: Result<NodeStatus, Vote>) -> ServerSurvey {
-        ServerSurvey { status, locks: Locks::default(), targets: Vec::new() }
+        ServerSurvey { status, locks: Locks::default() }
     }
 }
 
@@ -394,58 +395,79 @@ impl Locker {
             let told = self.survey_server(&servers[0], locks_max, with_free).await;
             return (self.with_slots(node, told.status).await, told.locks);
         }
-        let mut told = self.survey_masters(servers, locks_max, with_free).await;
-        let (moving, mut targets) = self.moves_of(node, &told);
-        // Slots may be moving to masters that have none yet.
-        targets.retain(|to| !told.iter().any(|(master, _, _)| master == to));
-        let new = targets.into_iter().map(|to| AskedServer { node, master: Some(to) });
-        told.extend(self.survey_masters(new.collect(), locks_max, with_free).await);
+        self.survey_cluster(node, servers, (locks_max, with_free)).await
+    }
+
+    /// The same for a Cluster with these masters.
+    ///
+    /// A lock that moves may leave a master that has not been searched yet for one that has been:
+    /// those that may have got locks meanwhile are searched again. Each master tells of its slots
+    /// before it is searched, on the same connection.
+    async fn survey_cluster(
+        &self,
+        node: usize,
+        mut servers: Vec<AskedServer>,
+        wanted: (usize, bool),
+    ) -> (Result<NodeStatus, Vote>, Locks) {
+        let (mut before, mut told) =
+            tokio::join!(self.own_shares(&servers), self.survey_masters(&servers, wanted));
+        let idle = self.idle_targets(node, &before);
+        let (of_idle, told_by_idle) =
+            tokio::join!(self.own_shares(&idle), self.survey_masters(&idle, wanted));
+        before.extend(of_idle);
+        told.extend(told_by_idle);
+        servers.extend(idle);
+        servers.retain(|server| server.master.as_ref().is_some_and(|it| before.contains_key(it)));
+        let after = self.own_shares(&servers).await;
+        let gaps = self.gaps(node, &before, &after);
+        let moving = self.moves(node, &after, &gaps);
         let (mut statuses, mut locks) = (Vec::new(), Locks::default());
         for (master, slots, server) in told {
             locks.add(server.locks.at(&master));
+            let slots = slots.saturating_sub(Gaps::count(&gaps.unclaimed, &master));
             statuses.push((master, slots, server.status));
         }
+        self.search_again((node, &servers), (before, after), wanted, &mut locks).await;
         (NodeStatus::together(statuses, moving), locks)
+    }
+
+    /// Adds the locks of masters that may have got some between two accounts, and since.
+    async fn search_again(
+        &self,
+        (node, servers): (usize, &[AskedServer]),
+        (mut before, mut after): (OwnShares, OwnShares),
+        wanted: (usize, bool),
+        locks: &mut Locks,
+    ) {
+        for round in 0..SEARCHES_MAX {
+            let again = receivers(&before, &after, round == 0).into_iter();
+            let again = again.map(|to| AskedServer { node, master: Some(to) }).collect::<Vec<_>>();
+            if again.is_empty() {
+                break;
+            }
+            for (_, _, server) in self.survey_masters(&again, wanted).await {
+                locks.found.extend(server.locks.found);
+            }
+            before = std::mem::replace(&mut after, self.own_shares(servers).await);
+        }
     }
 
     /// What masters of a Cluster tell, each with its name and its number of slots.
     async fn survey_masters(
         &self,
-        servers: Vec<AskedServer>,
-        locks_max: usize,
-        with_free: bool,
+        servers: &[AskedServer],
+        (locks_max, with_free): (usize, bool),
     ) -> Vec<(Arc<str>, u16, ServerSurvey)> {
-        // They may move while the masters answer.
-        let with_slots = |AskedServer { node, master }: AskedServer| {
-            let master = master?;
-            let slots = self.core().world.slots_of(node, &master);
-            Some((AskedServer { node, master: Some(Arc::clone(&master)) }, master, slots))
-        };
         let asked =
-            servers.into_iter().filter_map(with_slots).map(|(server, master, slots)| async move {
-                (master, slots, self.survey_server(&server, locks_max, with_free).await)
+            servers.iter().filter_map(|server| {
+                let master = server.master.clone()?;
+                // They may move while the masters answer.
+                let slots = self.core().world.slots_of(server.node, &master);
+                Some(async move {
+                    (master, slots, self.survey_server(server, locks_max, with_free).await)
+                })
             });
         join_all(asked).await
-    }
-
-    /// The moves of slots that these masters tell of, and those of the masters that get slots which
-    /// can be asked.
-    fn moves_of(
-        &self,
-        node: usize,
-        told: &[(Arc<str>, u16, ServerSurvey)],
-    ) -> (Vec<SlotMove>, BTreeSet<Arc<str>>) {
-        let moves = told.iter().flat_map(|(from, _, server)| {
-            server.targets.iter().map(move |target| (Arc::clone(from), target))
-        });
-        let (mut moving, mut known) = (Vec::new(), BTreeSet::new());
-        for (from, target) in moves {
-            let name = self.core().world.meet(node, target);
-            known.extend(name.clone());
-            let to = name.unwrap_or_else(|| target.id.as_str().into());
-            moving.push(SlotMove { slots: target.slots, from, to });
-        }
-        (moving, known)
     }
 
     /// Completes the status of a server that was asked alone: in how many slots it grants, if it
@@ -503,9 +525,7 @@ impl Locker {
     async fn server_itself(&self, server: &AskedServer, with_locks: bool) -> ServerSurvey {
         let info = [b"INFO", node_info::SECTION.as_bytes(), b"replication", b"cluster"];
         let mut asks = vec![Packet::new(&info)];
-        if server.master.is_some() {
-            asks.extend([b"INFO".as_slice(), b"NODES"].map(|it| Packet::new(&[b"CLUSTER", it])));
-        }
+        asks.extend(server.master.as_ref().map(|_| Packet::new(&[b"CLUSTER", b"INFO"])));
         // Shows at once, and not only when there is a lock, that the user may not search for them.
         let search: &[&[u8]] = &[b"SCAN", b"0", b"COUNT", b"1"];
         asks.extend(with_locks.then(|| Packet::new(search)));
@@ -515,9 +535,8 @@ impl Locker {
         };
         let mut replies = replies.iter();
         let of_info = replies.next();
-        let of_cluster = server.master.as_ref().map(|name| (name, replies.next(), replies.next()));
-        let status = server_status(of_info, of_cluster.and_then(|(_, of_itself, _)| of_itself));
-        let targets = of_cluster.map(|(name, _, of_nodes)| move_targets(of_nodes, name));
+        let of_cluster = server.master.as_ref().and_then(|_| replies.next());
+        let status = server_status(of_info, of_cluster);
         // A node whose user may not search grants locks all the same.
         let forbidden = match replies.next() {
             Some(Reply::Error(error)) if code::meaning_of(error) == Meaning::Forbidden => {
@@ -526,7 +545,7 @@ impl Locker {
             _ => None,
         };
         let locks = Locks { forbidden, ..Locks::default() };
-        ServerSurvey { status, locks, targets: targets.unwrap_or_default() }
+        ServerSurvey { status, locks }
     }
 }
 

@@ -21,7 +21,7 @@ use super::inbox::ReplyTo;
 use super::links::Links;
 use super::packet::Packet;
 use super::slot_links::Spawn;
-use super::slots::MoveTarget;
+use super::slot_shares::MoveTarget;
 use super::vote::Vote;
 use super::wakes::Wakes;
 use crate::engine::{Instant, Millis, UnixTime};
@@ -221,6 +221,11 @@ impl AnyWorld {
         }
     }
 
+    /// The master of this slot of a Cluster, if it is known.
+    pub(super) fn owner_of(&self, node: usize, slot: u16) -> Option<Arc<str>> {
+        self.links().and_then(|links| links.owner_of(node, slot))
+    }
+
     /// The master that was sent the last command about this lock, as far as is known: of a Cluster
     /// the one that has the lock's slot, or to which the slot is moving.
     pub(super) fn last_asked(&self, node: usize, name: &[u8]) -> Option<Arc<str>> {
@@ -254,6 +259,11 @@ impl AnyWorld {
             AnyWorld::Network(network) => network.links.owes(node),
             AnyWorld::Own(world) => world.owes(node),
         }
+    }
+
+    /// Whether the node has yet to carry out a release, and cannot be reached at present.
+    pub(super) fn is_cut_off(&self, node: usize) -> bool {
+        self.links().is_some_and(|links| links.is_cut_off(node))
     }
 
     pub(super) fn wakes(&self) -> Option<&Arc<Wakes>> {

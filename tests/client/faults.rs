@@ -1,9 +1,11 @@
 //! Nodes that are killed, hung, cut off, misbehaving, or not what they should be.
 
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use lockmod::client::{AcquireError, Locker, LockerBuilder, NodeReport, Vote};
 
+use crate::cli::{lockmod, start};
 use crate::common::{Flow, PATIENCE, Proxy, Server, start_nodes};
 use crate::{
     builder, connected, is_held, is_renewed, leases, locker, millis, nodes, refused, until,
@@ -432,6 +434,32 @@ async fn a_server_has_one_vote_though_its_first_connection_is_broken() {
 
 /// Regression: a process ended with its release at the quorum, and left the lease on a node that
 /// became reachable again at once.
+/// Regression: `run` ended at the first refusal, and the lock stayed held for its ttl because a
+/// server was restarted just then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_takes_its_release_to_a_node_that_is_back_soon() {
+    for count in [1, 3] {
+        let nodes = nodes(count);
+        let proxies: Vec<Proxy> = nodes.iter().map(Proxy::to).collect();
+        let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
+        let mut command = lockmod(&[], &["run", "a", "--ttl", "10m", "--", "cat"]);
+        command.env("LOCKMOD_NODES", urls.join(",")).stdin(Stdio::piped());
+        let mut run = start(command);
+        until("it is held", || leases(&nodes, "a") == count).await;
+        proxies[0].set_refuses(true);
+        proxies[0].cut();
+        drop(run.stdin.take());
+        let ended_at = Instant::now();
+        until("the others are told", || leases(&nodes[1..], "a") == 0).await;
+        until("it has been refused", || ended_at.elapsed() > Duration::from_millis(700)).await;
+        assert_eq!(leases(&nodes, "a"), 1, "one of {count}");
+        proxies[0].set_refuses(false);
+        let output = run.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        assert_eq!(leases(&nodes, "a"), 0, "of {count}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_that_was_cut_off_is_carried_out_before_the_end() {
     let nodes = nodes(3);

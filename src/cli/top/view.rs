@@ -102,7 +102,7 @@ struct NodeTable {
     health: Vec<Health>,
     rows: Vec<[String; 7]>,
     columns: Vec<(usize, usize)>,
-    /// The states that are cut, in full, in lines that fit.
+    /// The states that are cut, in full, and the moves of slots, in lines that fit.
     notes: Vec<String>,
 }
 
@@ -115,8 +115,9 @@ impl NodeTable {
         let of_state = columns.iter().find(|(column, _)| *column == STATE);
         let of_state = of_state.map_or(0, |(_, width)| *width);
         let cut_off = rows.iter().filter(|row| width(&row[STATE]) > of_state);
-        let notes = cut_off.flat_map(|row| wrap(&format!("{}: {}", row[0], row[STATE]), room));
-        let mut notes: Vec<String> = notes.collect();
+        let states = cut_off.map(|row| format!("{}: {}", row[0], row[STATE]));
+        let notes = states.chain(survey.nodes.iter().flat_map(rows::moving));
+        let mut notes: Vec<String> = notes.flat_map(|note| wrap(&note, room)).collect();
         if notes.len() > lines {
             notes.truncate(lines);
             if let Some(last) = notes.last_mut() {
@@ -295,10 +296,10 @@ mod tests {
     use super::super::state::Order;
     use super::*;
     use crate::client::{
-        LockInfo, LockState, LockSurvey, NodeField, NodeReport, NodeStatus, NodeSurvey, SlotShare,
-        Vote,
+        LockInfo, LockState, LockSurvey, NodeField, NodeReport, NodeStatus, NodeSurvey, SlotMove,
+        SlotShare, Vote,
     };
-    use crate::engine::Fence;
+    use crate::engine::{Fence, SLOTS};
 
     fn node(name: &str, status: Result<NodeStatus, Vote>) -> NodeSurvey {
         NodeSurvey {
@@ -545,6 +546,24 @@ mod tests {
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("a ロックx", 4), ["a", "ロッ", "クx"]);
         assert_eq!(wrap("ロ", 1), [""]);
+    }
+
+    /// Regression: only `status` showed them.
+    #[test]
+    fn moves_of_slots_are_shown_below_the_nodes() {
+        let mut state = State::default();
+        let mut survey = survey(&[]);
+        let share = SlotShare {
+            granting: SLOTS,
+            moving: vec![SlotMove { slots: 2, untaken: 0, from: "a:1".into(), to: "b:1".into() }],
+            ..SlotShare::default()
+        };
+        survey.nodes[0].status.as_mut().unwrap().slots = Some(share);
+        state.surveyed(survey);
+        let text = lines(&drawn(&state, (80, 14)));
+        assert!(text[5].starts_with("│one:6379: 2 slots are moving from a:1 to b:1 "), "{text:#?}");
+        let text = lines(&drawn(&state, (80, 11))).concat();
+        assert!(!text.contains("moving") && text.contains("three:6379"), "no room: {text}");
     }
 
     /// Regression: it said "0/1 nodes grant, 1 more needed".
