@@ -94,9 +94,10 @@ fn reached_as(text: &str, place: &str, id: &str) -> Option<(Option<String>, u16)
 pub(super) fn receivers(before: &OwnShares, after: &OwnShares, with_old: bool) -> Vec<Arc<str>> {
     let has_got = |(name, share): &(&Arc<str>, &OwnShare)| {
         before.get(*name).is_some_and(|told| {
-            let may_get = &share.own | &share.importing;
-            let had = &told.own | &told.importing;
-            with_old && !share.importing.is_empty() || !may_get.is_subset(&had)
+            // The last keys of a slot come just before it is the master's own.
+            !share.own.is_subset(&told.own)
+                || !share.importing.is_subset(&told.importing)
+                || with_old && !share.importing.is_empty()
         })
     };
     after.iter().filter(has_got).map(|(name, _)| Arc::clone(name)).collect()
@@ -224,5 +225,7 @@ mod tests {
         let same = || shares([("a", same()), ("b", share(&[3], &[2], &[]))]);
         assert_eq!(receivers(&before, &same(), true), ["b".into()], "keys go on moving");
         assert!(receivers(&before, &same(), false).is_empty(), "it was searched later");
+        let ended = shares([("a", share(&[1], &[], &[])), ("b", share(&[2, 3], &[], &[]))]);
+        assert_eq!(receivers(&before, &ended, false), ["b".into()], "keys came until the end");
     }
 }
