@@ -123,10 +123,18 @@ fn state(status: &NodeStatus, too_high: Option<&str>) -> String {
         (Some(support), None) => format!("{state}; {}", supported(support)),
         (None, _) => state,
     };
-    match &hidden(status)[..] {
-        [] => state,
-        [master] => format!("{state}; {}", failing(master)),
-        [master, more @ ..] => format!("{state}; {}; {} more", failing(master), more.len()),
+    with_failing(state, hidden(status))
+}
+
+/// A state with what is wrong with the first of these masters of a Cluster, and how many more there
+/// are.
+fn with_failing<'a>(state: String, masters: impl IntoIterator<Item = &'a FailingMaster>) -> String {
+    let mut masters = masters.into_iter();
+    let Some(first) = masters.next() else { return state };
+    let state = format!("{state}; {}", failing(first));
+    match masters.count() {
+        0 => state,
+        more => format!("{state}; {more} more"),
     }
 }
 
@@ -180,8 +188,7 @@ fn in_slots(status: &NodeStatus) -> Option<String> {
         ([], Some(waits)) => format!("{text}; {waits}"),
         ([], None) if share.unknown == 0 => text,
         ([], None) => format!("{text}; no master has the others"),
-        ([master], _) => format!("{text}; {}", failing(master)),
-        ([master, more @ ..], _) => format!("{text}; {}; {} more", failing(master), more.len()),
+        (masters, _) => with_failing(text, masters),
     })
 }
 

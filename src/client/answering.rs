@@ -72,12 +72,11 @@ impl Answering {
     /// A place for one more connection to this node.
     pub(super) fn next_place(&self, node: usize) -> usize {
         let places = &mut self.known().places;
-        let free = places.iter().position(|place| place.is_free);
-        let index = free.unwrap_or(places.len());
-        match places.get_mut(index) {
-            Some(place) => *place = LinkPlace::new(node),
-            None => places.push(LinkPlace::new(node)),
-        }
+        let index = places.iter().position(|place| place.is_free).unwrap_or_else(|| {
+            places.push(LinkPlace::new(node));
+            places.len() - 1
+        });
+        places[index] = LinkPlace::new(node);
         index
     }
 

@@ -312,7 +312,7 @@ impl Locker {
                 lock.nodes[index] = Some(info);
             }
             let masters = self.core().world.masters(index);
-            let asked = self.asked_last(index).filter(|_| status.is_err() && masters.is_empty());
+            let asked = self.group_master(index).filter(|_| status.is_err() && masters.is_empty());
             let node = Arc::clone(node);
             survey.nodes.push(NodeSurvey { node, masters, asked, status, unlisted });
         }
@@ -325,7 +325,7 @@ impl Locker {
     }
 
     /// The master of a group that was asked last.
-    fn asked_last(&self, node: usize) -> Option<Arc<str>> {
+    fn group_master(&self, node: usize) -> Option<Arc<str>> {
         let world = &self.core().world;
         // Of a Cluster, any lock would have one.
         world.master_of(node, b"").filter(|_| !world.is_cluster(node))
@@ -427,7 +427,10 @@ impl Locker {
             let slots = slots.saturating_sub(Gaps::count(&gaps.unclaimed, &master));
             statuses.push((master, slots, server.status));
         }
-        self.search_again((node, &servers), (before, after), wanted, &mut locks).await;
+        let (locks_max, _) = wanted;
+        if locks_max > 0 {
+            self.search_again((node, &servers), (before, after), wanted, &mut locks).await;
+        }
         (NodeStatus::together(statuses, moving), locks)
     }
 
