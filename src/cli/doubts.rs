@@ -329,7 +329,7 @@ pub(super) async fn of_lock(locker: &Locker, nodes: &[NodeInfo]) -> Vec<String> 
 /// their leases stay until they end. A replica takes its releases from its master. `patience`: how
 /// long a node that cannot be reached has, if that is longer than the timeout.
 pub(super) async fn not_told(locker: &Locker, patience: Duration) -> Option<String> {
-    locker.discharge(patience).await;
+    locker.discharge(&[], patience).await;
     let owing = locker.owing();
     let replicas = match owing.is_empty() {
         true => Vec::new(),
@@ -371,7 +371,7 @@ pub(super) async fn at_last(
     };
     match released {
         Err(ReleaseError::NoQuorum(nodes)) if nodes.iter().all(is_late) => {
-            locker.discharge(RESTART).await;
+            locker.discharge(&[], RESTART).await;
             let is_done = locker.owing().is_empty();
             if is_done { Ok(()) } else { Err(ReleaseError::NoQuorum(nodes)) }
         }

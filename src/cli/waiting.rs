@@ -41,9 +41,9 @@ pub(super) async fn acquire(
 ) -> Result<Guard, Failure> {
     let acquired = watch(locker, (claim, wait), signals, as_json).await;
     let Err(failure) = acquired else { return acquired };
-    // The release of a minority's grants is still queued: this process must not end before it is
-    // written, or those leases stand for their ttl.
-    locker.settle_but(failure.nodes()).await;
+    // This process must not end before the release of a minority's grants is carried out, or those
+    // leases stand for their ttl.
+    locker.discharge(failure.nodes(), doubts::RESTART.min(claim.ttl.length)).await;
     Err(doubts::named(locker, failure.over_ttl(&claim.ttl)).await)
 }
 

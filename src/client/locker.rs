@@ -13,7 +13,7 @@ use super::packet::Packet;
 use super::settings::LockerBuilder;
 use super::vote::{NodeReport, Vote};
 use super::world::{AnyWorld, Network, World};
-use crate::engine::{Fence, NodeSet};
+use crate::engine::Fence;
 
 /// How often it is looked at whether releases have been carried out.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -196,42 +196,36 @@ impl Locker {
     /// not sent, and the lease ends with its ttl. Call this at the end of a program that drops
     /// guards instead of releasing them. The blocking facade does so automatically.
     pub async fn settle(&self) -> Vec<NodeReport> {
-        self.settle_but(&[]).await
-    }
-
-    /// The same, without waiting for the nodes that have just not answered in time: what was sent
-    /// to them is on its way.
-    #[doc(hidden)]
-    pub async fn settle_but(&self, reports: &[NodeReport]) -> Vec<NodeReport> {
-        let names = self.core.world.nodes();
-        let is_late = |node: &usize| {
-            let of_node = |report: &&NodeReport| report.node == names[*node];
-            reports.iter().find(of_node).is_some_and(|report| report.vote == Vote::TimedOut)
-        };
-        let late = (0..names.len()).filter(is_late);
-        let late = late.fold(NodeSet::EMPTY, |late, node| late.or(NodeSet::of(node)));
-        let awaited = self.core.quorum.all().without(late);
+        let all = self.core.quorum.all();
         let owes = |node| self.core.world.owes(node);
         let ping = Packet::new(&[b"PING"]);
-        let votes = self.core.insist(&ping, awaited, |_| Vote::Confirmed, owes).await;
+        let votes = self.core.insist(&ping, all, |_| Vote::Confirmed, owes).await;
         let nodes = self.core.world.nodes().iter().zip(votes);
         nodes.map(|(node, vote)| NodeReport::new(Arc::clone(node), vote)).collect()
     }
 
     /// Waits until every release that was sent has been carried out, for at most the locker's
     /// timeout; for `patience`, if a node that owes one cannot be reached: it may be restarting.
+    /// Not for a node that did not answer in time by these votes, unless it cannot be reached by
+    /// now: what was sent to it is on its way.
     #[doc(hidden)]
-    pub async fn discharge(&self, patience: Duration) {
+    pub async fn discharge(&self, votes: &[NodeReport], patience: Duration) {
         let (world, timeout) = (&self.core.world, self.core.settings.plan.timeout);
-        let (started_at, mut longest) = (world.now(), timeout);
+        let is_late = |node: usize| {
+            let name = &world.nodes()[node];
+            votes.iter().any(|vote| vote.vote == Vote::TimedOut && vote.node == *name)
+        };
+        let (started_at, mut longest) = (world.now(), Duration::ZERO);
         loop {
-            let mut owing = (0..world.nodes().len()).filter(|node| world.owes(*node)).peekable();
-            if owing.peek().is_none() {
-                return;
-            }
-            if owing.any(|node| world.is_cut_off(node)) {
-                longest = patience.max(timeout);
-            }
+            let owing = (0..world.nodes().len()).filter(|node| world.owes(*node));
+            let waits = owing.map(|node| match world.is_cut_off(node) {
+                true => patience.max(timeout),
+                false if is_late(node) => Duration::ZERO,
+                false => timeout,
+            });
+            let Some(wait) = waits.max() else { return };
+            // One that is back has yet to answer.
+            longest = longest.max(wait);
             if world.now().saturating_sub(started_at) >= longest {
                 return;
             }

@@ -432,8 +432,6 @@ async fn a_server_has_one_vote_though_its_first_connection_is_broken() {
     assert!(guard.validity() <= before);
 }
 
-/// Regression: a process ended with its release at the quorum, and left the lease on a node that
-/// became reachable again at once.
 /// Regression: `run` ended at the first refusal, and the lock stayed held for its ttl because a
 /// server was restarted just then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -460,6 +458,31 @@ async fn run_takes_its_release_to_a_node_that_is_back_soon() {
     }
 }
 
+/// Regression: a node that was restarted just after it had granted kept the lease for its ttl.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acquire_takes_back_what_a_node_granted_that_is_back_soon() {
+    let nodes = nodes(3);
+    let proxies: Vec<Proxy> = nodes.iter().map(Proxy::to).collect();
+    proxies[1..].iter().for_each(|proxy| proxy.set_replies(Flow::Hold));
+    let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
+    let mut command = lockmod(&[], &["acquire", "a", "--ttl", "10m", "--timeout", "1s"]);
+    command.env("LOCKMOD_NODES", urls.join(","));
+    let acquire = start(command);
+    until("it is granted", || leases(&nodes[..1], "a") == 1).await;
+    proxies[0].set_refuses(true);
+    proxies[0].cut();
+    let cut_at = Instant::now();
+    let longer = Duration::from_millis(2300);
+    until("the others have timed out, and then it", || cut_at.elapsed() > longer).await;
+    assert_eq!(leases(&nodes[..1], "a"), 1);
+    proxies[0].set_refuses(false);
+    let output = acquire.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(121), "{output:?}");
+    assert_eq!(leases(&nodes[..1], "a"), 0);
+}
+
+/// Regression: a process ended with its release at the quorum, and left the lease on a node that
+/// became reachable again at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_that_was_cut_off_is_carried_out_before_the_end() {
     let nodes = nodes(3);
