@@ -11,8 +11,8 @@ use super::failure::{Failure, warn};
 use super::rows;
 use super::values::Name;
 use crate::client::{
-    Excess, FailingMaster, Length, Locker, NodeField, NodeInfo, NodeReport, NodeSurvey,
-    ReleaseError, Summary, Survey, Vote, place, same_as,
+    Excess, FailingMaster, Length, Locker, Misfit, NodeField, NodeInfo, NodeReport, NodeSurvey,
+    ReleaseError, Summary, Survey, UnfitReplica, Vote, place, same_as,
 };
 use crate::engine::{Quorum, SLOTS};
 use crate::wire::code;
@@ -153,6 +153,33 @@ pub(super) fn excess(survey: &Survey) -> Vec<String> {
         })
     });
     told.collect()
+}
+
+/// The warning about each replica that could not take its master's place as it is.
+pub(super) fn unfit(replicas: &[UnfitReplica]) -> Vec<String> {
+    let told = |UnfitReplica { node, master, replica, misfit }: &UnfitReplica| {
+        let place = place(node, master.as_deref());
+        let replica = rows::shown(replica.as_bytes());
+        let what = match misfit {
+            Misfit::WithoutModule => "is without the module: it counts as a replica that supports \
+                                      its master, but as a master it would have no locks. Load \
+                                      the module there"
+                .to_owned(),
+            Misfit::Replicas { own, masters } => format!(
+                "has lockmod.replicas {own}, and its master {masters}: set it to the number of \
+                 replicas on all servers, and restart them"
+            ),
+            Misfit::MaxTtl { own, masters } => format!(
+                "has lockmod.max-ttl {}, and its master {}: after a failover the longer of the \
+                 two is waited for, and the replica will grant none longer than its own. Set it to \
+                 the same on all servers",
+                Length(*own),
+                Length(*masters)
+            ),
+        };
+        format!("{place}: its replica {replica} {what}")
+    };
+    replicas.iter().map(told).collect()
 }
 
 /// The warning about each node that may not know who holds a lock.
@@ -446,8 +473,9 @@ fn without_support(report: &NodeReport) -> Option<String> {
     is_alone.then(|| {
         let place = rows::shown(report.master.as_ref().unwrap_or(&report.node).as_bytes());
         format!(
-            "its replicas must be attached to {place}: start those that are down, unless another \
-             server is the master by now"
+            "replicas must be attached to {place}, which takes some 10 seconds after a start or a \
+             failover: if it lasts, start those that are down, or set lockmod.replicas to their \
+             number on all servers, unless another server is the master by now"
         )
     })
 }
@@ -534,9 +562,9 @@ mod tests {
         let vote = Vote::Unavailable(code::NOAUTHORITY.says("0 of the 1").into());
         let report = NodeReport::new("c:1".into(), vote);
         let told = without_support(&report).unwrap();
-        assert!(told.starts_with("its replicas must be attached to c:1: start those"), "{told}");
+        assert!(told.starts_with("replicas must be attached to c:1, which takes"), "{told}");
         let report = NodeReport { master: Some("m:2".into()), ..report };
-        assert!(without_support(&report).unwrap().contains(" to m:2: "));
+        assert!(without_support(&report).unwrap().contains(" to m:2, "));
         assert_eq!(without_support(&NodeReport { vote: Vote::TimedOut, ..report }), None);
     }
 

@@ -100,6 +100,11 @@ const FIELDS: &[Metered] = &[
         "Slots of its own in which the node grants nothing yet.",
     ),
     length(
+        NodeField::MaxTtl,
+        "lockmod_max_ttl_seconds",
+        "The longest ttl that it accepts: lockmod.max-ttl.",
+    ),
+    length(
         NodeField::UnsettledLeft,
         "lockmod_unsettled_left_seconds",
         "For how long at least it waits in these.",

@@ -226,6 +226,7 @@ fn supported(Support { supporters, needed, replicas, .. }: Support) -> String {
         true => {
             format!("{supporters} of {replicas} replicas support it, and it needs {needed} of them")
         }
+        false if supporters > replicas => format!("{supporters} replicas support it"),
         false => format!("{supporters} of {replicas} replicas"),
     }
 }

@@ -17,7 +17,8 @@ const PADDED_MAX: usize = 60;
 
 pub(super) async fn status(args: Status) -> Result<(), Failure> {
     let locker = args.connection.locker()?;
-    let (survey, dead_ends) = tokio::join!(locker.survey(args.limit), locker.dead_ends());
+    let (survey, dead_ends, unfit) =
+        tokio::join!(locker.survey(args.limit), locker.dead_ends(), locker.unfit_replicas());
     if args.json {
         out::line(json(&survey))?;
     } else {
@@ -28,6 +29,7 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
         doubts::doubles(&survey),
         doubts::parts_of_clusters(&survey),
         doubts::excess(&survey),
+        doubts::unfit(&unfit),
         doubts::unseen(&survey),
         doubts::dead_ends(&survey, &dead_ends),
     ];

@@ -9,7 +9,7 @@ use tokio_rustls::rustls;
 
 use super::connect::{Address, Login};
 use super::inbox::NoReply;
-use super::node_url;
+use super::node_url::{self, Location};
 use super::seeds::Seeds;
 use super::sentinel::{SwitchWatch, WatchedGroup};
 
@@ -86,6 +86,17 @@ impl Destination {
             (Destination::Cluster(one), Destination::Cluster(two)) => one.is_same_node(two),
             // One server may be in both; this shows when both answer.
             (Destination::Server(_) | Destination::Group(_) | Destination::Cluster(_), _) => false,
+        }
+    }
+
+    /// The server at this host and port, with the login and everything else of the node's servers.
+    pub(super) fn server_at(&self, (host, port): (String, u16)) -> Address {
+        let is_tls = self.is_tls();
+        let place = Location::Tcp { host, port, is_tls };
+        match self {
+            Destination::Server(address) => address.master_at(place),
+            Destination::Group(group) => group.server_at(place),
+            Destination::Cluster(seeds) => seeds.master_at(place),
         }
     }
 

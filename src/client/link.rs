@@ -32,7 +32,7 @@ use super::answering::Answering;
 use super::connect::{Login, Stream, next_reply};
 use super::destination::{Arrived, Destination};
 use super::inbox::{NoReply, ReplyTo, ServerId};
-use super::outbox::{Item, Outbox, Rank};
+use super::outbox::{Item, Outbox, Rank, Refused};
 use super::packet::Packet;
 use super::printable::plain;
 use super::sentinel::SwitchWatch;
@@ -42,8 +42,11 @@ use crate::wire::resp::{Reader, Reply};
 
 /// While this many bytes are unwritten, commands stay in line, where they can still be withdrawn.
 const UNWRITTEN_MAX: usize = 1 << 16;
-/// A release that a node has put off (`BUSY`, `LOADING`) is sent again after this long.
+/// A release that a node has put off (`BUSY`, `LOADING`) is sent again after this long, and then
+/// after twice as long each time until it carries one out.
 const PUT_OFF: Duration = Duration::from_millis(100);
+/// The longest such time.
+const PUT_OFF_MAX: Duration = Duration::from_millis(800);
 /// Why nothing is sent any more.
 pub(super) const RUNTIME_ENDED: &str = "the runtime in which this locker was built has ended: \
                                         build it in one that lives as long as it";
@@ -333,8 +336,10 @@ struct Connection {
     is_waiting: bool,
     /// Releases that the node will carry out later.
     put_off: VecDeque<Item>,
-    /// When those are sent again, if there are any.
+    /// When those are sent again, if there are any, and how long the next ones wait.
     again: Pin<Box<Sleep>>,
+    pause: Duration,
+    refused: Refused,
 }
 
 impl Connection {
@@ -356,6 +361,8 @@ impl Connection {
             is_waiting: false,
             put_off: VecDeque::new(),
             again: Box::pin(sleep(PUT_OFF)),
+            pause: PUT_OFF,
+            refused: Refused::default(),
         }
     }
 
@@ -487,8 +494,11 @@ impl Connection {
                 let Some(back) = self.redirect(item, error, shared) else { continue };
                 item = back;
                 has_new |= self.repeat(&item, error, shared);
+            } else {
+                self.refused.note(&item, false);
             }
             if item.is_owed && put_off == self.put_off.len() {
+                self.pause = PUT_OFF;
                 let mut line = shared.line();
                 line.owed_unanswered = line.owed_unanswered.saturating_sub(1);
             }
@@ -541,12 +551,15 @@ impl Connection {
     /// Arranges to send a command again that the node has not carried out, if that is worthwhile.
     /// Returns whether it is already in line.
     fn repeat(&mut self, item: &Item, error: &str, shared: &LinkState) -> bool {
+        let is_moot = self.refused.note(item, code::is_refused_unseen(error));
         if code::meaning_of(error) == Meaning::Later {
             let now = Instant::now();
+            let Some(again) = item.put_off(now).filter(|_| !is_moot) else { return false };
             if self.put_off.is_empty() {
-                self.again.as_mut().reset(now + PUT_OFF);
+                self.again.as_mut().reset(now + self.pause);
+                self.pause = PUT_OFF_MAX.min(self.pause * 2);
             }
-            self.put_off.extend(item.put_off(now));
+            self.put_off.push_back(again);
             return false;
         }
         let has_plain = item.packet.plain().is_some();

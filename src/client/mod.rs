@@ -56,6 +56,7 @@ pub mod packet;
 mod printable;
 #[doc(hidden)]
 pub mod reading;
+mod replicas;
 mod routes;
 mod search;
 mod seeds;
@@ -107,6 +108,7 @@ pub use node_status::{
 };
 #[cfg(feature = "cli")]
 pub(crate) use printable::{Printable, PrintableName, is_plain};
+pub use replicas::{Misfit, UnfitReplica};
 #[cfg(feature = "cli")]
 pub(crate) use seeds::NOBODY;
 #[cfg(feature = "cli")]

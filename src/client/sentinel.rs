@@ -151,6 +151,11 @@ impl WatchedGroup {
         self.login.set_tls(Arc::clone(tls));
     }
 
+    /// The server of the group at this place.
+    pub(super) fn server_at(&self, place: Location) -> Address {
+        self.login.master_at(place)
+    }
+
     /// Skips the subscription at the master. Those at the Sentinels are always needed.
     pub(super) fn set_deaf(&mut self) {
         self.login.set_deaf();
@@ -422,7 +427,8 @@ fn in_words(sentinel: &Address, failure: NoReply) -> NoReply {
     let failure = match failure {
         NoReply::NoPermission(text) if !sentinel.has_login() => {
             let advice = "a login at the Sentinels is given behind the name of the group, as \
-                          ?sentinel_username=...&sentinel_password=...";
+                          ?sentinel_username=...&sentinel_password=...; or it is not a Sentinel, \
+                          which listens on port 26379 unless told otherwise";
             NoReply::NoPermission(format!("{text}; {advice}").into())
         }
         failure => failure,

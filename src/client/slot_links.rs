@@ -43,7 +43,8 @@ const MOVING: &str = "its slot is moving, and its masters send the command to an
                       status, and whether the user may run ASKING";
 /// The shortest pause between two requests for the slots.
 const REFRESH_MIN: Duration = Duration::from_millis(50);
-/// The longest pause before the next request, if no server has answered.
+/// The longest pause before the next request, if no server has answered, or the answers stay the
+/// same.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Runs a task.
@@ -485,7 +486,7 @@ fn park(parked: &mut Outbox, packet: &Packet, reply_to: Option<ReplyTo>) {
 
 /// Asks for the slots at the start, and whenever they may have changed.
 async fn keep_fresh(routing: Weak<Routing>, is_old: Arc<Notify>) {
-    let mut pause = REFRESH_MIN;
+    let (mut pause, mut before) = (REFRESH_MIN, Vec::new());
     loop {
         let Some(now) = routing.upgrade() else { return };
         let (seeds, patience) = (now.seeds.clone(), stall_of(now.patience));
@@ -499,12 +500,17 @@ async fn keep_fresh(routing: Weak<Routing>, is_old: Arc<Notify>) {
         }
         let told = seeds.ask(known, patience).await;
         let Some(now) = routing.upgrade() else { return };
-        match told.and_then(|ranges| now.install(ranges)) {
-            Ok(()) => {
+        let told = told.and_then(|ranges| now.install(ranges.clone()).map(|()| ranges));
+        match told {
+            Ok(ranges) => {
                 drop(now);
-                pause = REFRESH_MIN;
+                let told_at = Instant::now();
                 is_old.notified().await;
-                sleep(REFRESH_MIN).await;
+                // What the servers tell has not changed since, and does not at once.
+                let is_same = ranges == before && told_at.elapsed() < PAUSE_MAX;
+                pause = if is_same { PAUSE_MAX.min(pause * 2) } else { REFRESH_MIN };
+                before = ranges;
+                sleep(pause).await;
             }
             Err(failure) => {
                 now.fail(&failure);

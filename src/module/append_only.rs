@@ -147,6 +147,10 @@ fn relies_on_file(server: InServer<'_>) -> bool {
 fn rely_less(context: &mut Context<'_>) {
     // If the state file cannot be written now, its next write has this.
     change_state(context.in_server(), Change::NotAlwaysDurable);
+    if process::with(context.in_server(), |process| process.rests_on_replicas()) {
+        // Each start waits.
+        return;
+    }
     let line = "the append-only file may lack a write from now on: after a crash the node waits, \
                 as without appendfsync always, until a start that need not wait";
     context.log(Level::Notice, line);

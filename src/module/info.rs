@@ -16,6 +16,7 @@ pub(super) fn told(server: InServer<'_>, obstacle: Option<String>) -> InfoAccoun
         let server = ServerAccount {
             version: env!("CARGO_PKG_VERSION"),
             locks: values::lock_count() as u64,
+            max_ttl: config::max_ttl(),
             obstacle,
             state_writes,
             state_write_failures,

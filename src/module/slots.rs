@@ -176,8 +176,8 @@ fn tell_of_unconfirmed(context: &mut Context<'_>) {
     let line = match unconfirmed {
         Some(Unconfirmed::Silent(silent)) if !silent.is_empty() => format!(
             "WARNING: nothing is granted or extended, because too few masters that have a vote \
-             confirm the slots of this node: no answer from {}; start them, or CLUSTER FORGET \
-             those that will never return",
+             confirm the slots of this node: no answer from {}; start them with the module, or \
+             CLUSTER FORGET those that will never return",
             names(&silent)
         ),
         Some(Unconfirmed::HaveNoVote(masters)) => format!(

@@ -237,6 +237,15 @@ pub fn is_unknown_command(error: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with(" unknown command"))
 }
 
+/// Whether the server has refused a command at present, before the module saw it.
+pub fn is_refused_unseen(text: &str) -> bool {
+    let word = word_of(text);
+    // A request that waits has been seen.
+    word != UNBLOCKED.word
+        && meaning_of(text) == Meaning::Later
+        && SERVER.iter().any(|code| code.word == word)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

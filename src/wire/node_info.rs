@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 use super::code::MODULE;
 use super::request;
-use crate::engine::{Attached, Histogram, NodeAccount};
+use crate::engine::{Attached, Histogram, Millis, NodeAccount};
 
 /// The name of the section.
 pub const SECTION: &str = "lockmod";
@@ -48,6 +48,8 @@ pub struct ServerAccount {
     pub version: &'static str,
     /// The number of keys that are locks.
     pub locks: u64,
+    /// The longest ttl that it accepts.
+    pub max_ttl: Millis,
     /// Why the node grants nothing at all: a code word, and a text.
     pub obstacle: Option<String>,
     /// How often the state file was written.
@@ -135,6 +137,7 @@ fields! {
     Granting = "granting", Least, |told| number(u64::from(told.server.obstacle.is_none()));
     State = "state", Worse, |told| told.server.obstacle.clone().map_or(word(GRANTS), text);
     QuarantineLeft = "quarantine_left_ms", Greatest, |told| number(told.node.quarantine_left.get());
+    MaxTtl = "max_ttl_ms", Least, |told| number(told.server.max_ttl.get());
     Replicas = "replicas", Greatest, |told| number(told.node.replicas.into());
     Supporters = "supporters", Least, |told| number(told.node.supporters.0 as u64);
     SupportersNeeded = "supporters_needed", Greatest, |told| number(told.node.supporters.1 as u64);
@@ -314,7 +317,7 @@ fn up_to(histogram: &Histogram) -> Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Caution, HeldCount, Instant, Millis, Node};
+    use crate::engine::{Caution, HeldCount, Instant, Node};
     use proptest::prelude::*;
 
     #[test]
@@ -339,6 +342,7 @@ mod tests {
             let server = ServerAccount {
                 version: "1.2.3",
                 locks,
+                max_ttl: Millis::new(7),
                 obstacle,
                 state_writes,
                 state_write_failures: 1,

@@ -609,3 +609,37 @@ async fn a_refused_handshake_is_an_answer_at_once() {
         }
     }
 }
+
+/// How often the server has refused this command before the module saw it.
+fn refused_calls(node: &Server, command: &str) -> u64 {
+    let stats: String = redis::from_redis_value(node.run("INFO commandstats").unwrap()).unwrap();
+    let prefix = format!("cmdstat_{command}:");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_default();
+    let told = line.split(',').find_map(|field| field.strip_prefix("rejected_calls="));
+    told.map_or(0, |count| count.parse().unwrap())
+}
+
+/// Regression: each attempt of a waiter left a release of nothing behind that was sent ten times a
+/// second, for a ttl: after a minute thousands of requests a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_is_no_storm_while_the_server_refuses_all_writes() {
+    let node = &nodes(1)[0];
+    node.run("CONFIG SET min-replicas-to-write 1").unwrap();
+    let locker = builder(std::slice::from_ref(node)).build().unwrap();
+    let refused = locker.acquire("a").wait(Duration::from_secs(3)).await.unwrap_err();
+    assert!(refused.to_string().contains("NOREPLICAS"), "{refused}");
+    let [acquires, releases] =
+        ["LOCK.ACQUIRE", "LOCK.RELEASE"].map(|command| refused_calls(node, command));
+    assert!(acquires > 2 && releases <= 2 * acquires, "{acquires} acquires, {releases} releases");
+    locker.settle().await;
+    assert!(locker.owing().is_empty());
+    // What was granted is released as soon as that is possible.
+    node.run("CONFIG SET min-replicas-to-write 0").unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    node.run("CONFIG SET min-replicas-to-write 1").unwrap();
+    drop(guard);
+    until("its release is refused", || refused_calls(node, "LOCK.RELEASE") > releases + 1).await;
+    assert!(is_held(node, "a") && locker.owing().len() == 1);
+    node.run("CONFIG SET min-replicas-to-write 0").unwrap();
+    until("it is released", || !is_held(node, "a")).await;
+}

@@ -136,7 +136,7 @@ fn all_subcommands_say_of_a_replica_that_it_has_no_vote() {
 fn a_master_without_its_replicas_is_reported_with_what_to_do() {
     let alone = [Server::builder().module_arg("replicas", 1).start()];
     let place = format!("127.0.0.1:{}", alone[0].port());
-    let advice = format!("its replicas must be attached to {place}: start those that are down");
+    let advice = format!("replicas must be attached to {place}, which takes some 10 seconds");
     for args in [&["acquire", "job"][..], &["run", "job", "--wait", "0s", "--", "true"]] {
         let said = fails(&alone, args, 121);
         assert!(said.contains("NOAUTHORITY") && said.contains(&advice), "{args:?}: {said}");

@@ -392,6 +392,46 @@ fn a_master_with_more_replicas_than_it_is_told_of_is_warned_about() {
     wait_until("one is left", || !status(&url, &[]).contains("attached"));
 }
 
+/// Regression: a replica without the module counted as a supporter, and nobody said that no lock
+/// could be acquired where it became the master; of other settings only its own log told.
+#[test]
+fn replicas_that_could_not_take_their_masters_place_are_named() {
+    let one = || server().module_arg("replicas", 3);
+    let mut group = Group::start(1, one);
+    let master = &group.servers[0];
+    let place = |server: &Server| format!("127.0.0.1:{}", server.port());
+    let bare = Server::builder().without_module().replica_of(master).start();
+    let other = server().module_arg("replicas", 2).module_arg("max-ttl", 7_000);
+    let other = other.replica_of(master).start();
+    let status = |url: &str| {
+        let output = lockmod(&[], &["status"]).env("LOCKMOD_NODES", url).output().unwrap();
+        text(&output.stderr)
+    };
+    let at = format!("{}: its replica", place(master));
+    let (bare_at, other_at) = (place(&bare), place(&other));
+    let url = group.url();
+    wait_until("both are attached", || {
+        [&bare_at, &other_at].iter().all(|at| status(&url).contains(*at))
+    });
+    for url in [url, master.url()] {
+        let said = status(&url);
+        for expected in [
+            format!("{at} {bare_at} is without the module: it counts"),
+            format!("{at} {other_at} has lockmod.replicas 2, and its master 3: set it"),
+            format!("{at} {other_at} has lockmod.max-ttl 7s, and its master 1.5s: after"),
+        ] {
+            assert!(said.contains(&expected), "{expected:?} in {said}");
+        }
+        assert!(!said.contains(&format!("replica {} ", place(&group.servers[1]))), "{said}");
+    }
+    // What is no replica any more, or cannot be asked, is not told of.
+    drop((bare, other));
+    let url = group.url();
+    wait_until("it is gone", || !status(&url).contains("its replica"));
+    group.servers[0].kill();
+    assert!(!status(&url).contains("its replica"));
+}
+
 #[test]
 fn the_commands_take_a_group_and_status_says_where_its_master_is() {
     let group = Group::start(1, server);

@@ -68,10 +68,13 @@ impl fmt::Display for Warning {
             let left = left.get();
             write!(
                 f,
-                "QUARANTINE: {reason}; no lock is granted for {left} ms. Fences go on above "
+                "QUARANTINE: {reason}; no lock is granted for at least {left} ms. Fences go "
             )?;
-            write!(f, "{floor}. CONFIG SET lockmod.quarantine no ends it, if you know that no ")?;
-            f.write_str("lease is outstanding")
+            write!(
+                f,
+                "on above {floor}. CONFIG SET lockmod.quarantine no ends this wait, if you "
+            )?;
+            f.write_str("know that no lease is outstanding")
         } else {
             write!(f, "WARNING: {reason}, but quarantine is switched off: ")?;
             f.write_str("locks are granted at once")
