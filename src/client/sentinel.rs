@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, Either, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::rustls;
 
 use super::connect::{Address, Login, Stream, exchange_by};
@@ -53,6 +53,9 @@ const STRAGGLERS: Duration = Duration::from_millis(100);
 const AGAIN_MIN: Duration = Duration::from_secs(1);
 /// The longest pause before it is asked again.
 const AGAIN_MAX: Duration = Duration::from_secs(10);
+/// How long a hint counts. A Sentinel tells the others of a change every two seconds: what they do
+/// not know after this long was undone, as when it died together with the master that it had named.
+const HINT_MAX: Duration = Duration::from_secs(10);
 
 /// The master of a group, whichever server that is.
 #[derive(Debug, Clone)]
@@ -64,13 +67,21 @@ pub(super) struct WatchedGroup {
     is_tls: bool,
     /// The login of the master, and everything else that does not depend on where it is.
     login: Address,
-    /// The master that ended the last watch, with its epoch: the Sentinel that knows it may answer
-    /// the next question too late to be heard.
-    hint: Arc<Mutex<Option<(Location, u64)>>>,
+    hint: Arc<Mutex<Option<Hint>>>,
     /// Which Sentinels answered when they were asked last, so far.
     heard: Arc<Mutex<Vec<Arc<str>>>>,
     /// What the Sentinels said that refuse the client.
     refused: Arc<Mutex<HashMap<Arc<str>, Arc<str>>>>,
+}
+
+/// The master that ended the last watch: the Sentinel that knows it may answer the next questions
+/// too late to be heard. It is kept until a connection stands, because the master may refuse at
+/// first: then the older answers of other Sentinels would lead back to the old one.
+#[derive(Debug, Clone)]
+struct Hint {
+    master: Location,
+    epoch: u64,
+    ends_at: Instant,
 }
 
 /// A Sentinel's answer about the group.
@@ -126,7 +137,7 @@ impl WatchedGroup {
         })
     }
 
-    fn hint(&self) -> MutexGuard<'_, Option<(Location, u64)>> {
+    fn hint(&self) -> MutexGuard<'_, Option<Hint>> {
         // Nothing panics while the lock is held, so the hint is intact even if it is poisoned.
         self.hint.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -177,14 +188,13 @@ impl WatchedGroup {
     ) -> Result<(Login, Arc<str>, SwitchWatch), NoReply> {
         let told = self.ask_all(patience).await?;
         let newest = newest(&told).ok_or_else(|| NoReply::Unreachable("no Sentinel".into()))?;
-        let hint = self.hint().take();
-        let hint = hint.filter(|(_, epoch)| *epoch > newest.epoch);
-        let (place, epoch) = hint.unwrap_or_else(|| (newest.master.clone(), newest.epoch));
+        let (place, epoch) = self.newest_of(newest);
         let master = self.login.master_at(place.clone());
         let name = Arc::clone(master.name());
         note_asked(&name);
         let login = master.connect(channel).await;
         let login = login.map_err(|failure| failure.at(format_args!("its master {name}")))?;
+        self.hint().take();
         let posts: Vec<Post> = told.into_iter().map(|told| told.post).collect();
         let (group, asked) = (Arc::new(self.clone()), FuturesUnordered::new());
         let watch = SwitchWatch { group, master: place, epoch, patience, posts, asked };
@@ -196,6 +206,15 @@ impl WatchedGroup {
         Ok((login, name, watch))
     }
 
+    /// The newer of this answer and the hint: the master, and its epoch.
+    fn newest_of(&self, told: &SentinelAnswer) -> (Location, u64) {
+        let is_newer = |hint: &&Hint| hint.epoch > told.epoch && Instant::now() < hint.ends_at;
+        match self.hint().as_ref().filter(is_newer) {
+            Some(hint) => (hint.master.clone(), hint.epoch),
+            None => (told.master.clone(), told.epoch),
+        }
+    }
+
     /// The answers of the Sentinels, at least one. Once there is one, most are waited for no longer
     /// than an eighth of the patience, half of the time in which a node has to answer: the rest is
     /// for the master.
@@ -203,7 +222,7 @@ impl WatchedGroup {
         let asked = self.sentinels.iter().map(|sentinel| self.ask_within(patience, sentinel));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut told, mut failures) = (Vec::new(), Vec::new());
-        let enough = tokio::time::Instant::now() + patience / 8;
+        let enough = Instant::now() + patience / 8;
         let mut patience_left = pin!(sleep(patience));
         loop {
             let answer = match select(asked.next(), patience_left.as_mut()).await {
@@ -221,7 +240,7 @@ impl WatchedGroup {
             }
             if !told.is_empty() {
                 let has_most = told.len() * 2 > self.sentinels.len();
-                let soon = if has_most { tokio::time::Instant::now() + STRAGGLERS } else { enough };
+                let soon = if has_most { Instant::now() + STRAGGLERS } else { enough };
                 let ends_at = patience_left.deadline().min(soon);
                 patience_left.as_mut().reset(ends_at);
             }
@@ -474,7 +493,9 @@ impl SwitchWatch {
         }
         let is_over = is_newer && told.master != self.master;
         if is_over {
-            *self.group.hint() = Some((told.master.clone(), told.epoch));
+            let (master, epoch) = (told.master.clone(), told.epoch);
+            let ends_at = Instant::now() + HINT_MAX;
+            *self.group.hint() = Some(Hint { master, epoch, ends_at });
         }
         is_over
     }
@@ -529,6 +550,8 @@ fn is_switch(message: &Reply, group: &[u8], master: &Location) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
     use crate::client::node_url;
 
@@ -612,6 +635,70 @@ mod tests {
         assert_eq!(silence(five, &[]), NO_SENTINEL);
         assert!(silence(five, &["c"]).starts_with("1 of 5 Sentinels answered in time (not a:"));
         assert!(!is_waiting("no Sentinel answers: Sentinel a: connection refused"));
+    }
+
+    /// Answers what arrives on each connection with these texts, one after the other.
+    async fn fake(texts: Vec<String>) -> u16 {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = server.accept().await.unwrap();
+                let texts = texts.clone();
+                tokio::spawn(async move {
+                    for text in texts {
+                        assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+                        stream.write_all(text.as_bytes()).await.unwrap();
+                    }
+                    stream.read(&mut [0; 1]).await
+                });
+            }
+        });
+        port
+    }
+
+    /// A server with this role.
+    async fn server(role: &str) -> u16 {
+        let role = format!("*1\r\n${}\r\n{role}\r\n", role.len());
+        fake(vec!["%0\r\n".into(), format!("+PONG\r\n$-1\r\n{role}")]).await
+    }
+
+    /// Regression: the hint was gone after one try, and the next one led to the old master.
+    #[tokio::test]
+    async fn a_hint_counts_until_its_master_lets_the_client_in_but_not_for_ever() {
+        let (old, refusing) = (server("master").await.to_string(), server("slave").await);
+        let place = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{old}\r\n", old.len());
+        let epoch = "*2\r\n$12\r\nconfig-epoch\r\n$1\r\n6\r\n";
+        let sentinel = fake(vec![format!("{place}{epoch}:1\r\n")]).await;
+        let mut group = group(&format!("redis+sentinel://127.0.0.1:{sentinel}/m"));
+        group.set_deaf();
+        let hint = |port: u16, epoch| {
+            let master = Location::Tcp { host: "127.0.0.1".to_owned(), port, is_tls: false };
+            Hint { master, epoch, ends_at: Instant::now() + HINT_MAX }
+        };
+        let asked = async || {
+            let asked = Mutex::new(None);
+            let note = |name: &Arc<str>| *asked.lock().unwrap() = Some(name.to_string());
+            let connected = group.connect(b"c", Duration::from_secs(9), &note).await;
+            (asked.into_inner().unwrap().unwrap(), connected.is_ok())
+        };
+        *group.hint() = Some(hint(refusing, 7));
+        let refused = (format!("127.0.0.1:{refusing}"), false);
+        assert_eq!([asked().await, asked().await], [refused.clone(), refused]);
+        // It was promoted.
+        let new = server("master").await;
+        let told = (format!("127.0.0.1:{old}"), true);
+        for (hint, is_used) in [
+            (hint(new, 7), true),
+            (hint(new, 6), false),
+            (Hint { ends_at: Instant::now(), ..hint(refusing, 7) }, false),
+        ] {
+            *group.hint() = Some(hint);
+            let other = (format!("127.0.0.1:{new}"), true);
+            assert_eq!(asked().await, if is_used { other } else { told.clone() });
+            assert!(group.hint().is_none(), "the connection stands");
+            assert_eq!(asked().await, told);
+        }
     }
 
     #[test]
