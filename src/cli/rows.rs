@@ -6,10 +6,9 @@ use std::time::Duration;
 use crate::client::{
     self, FailingMaster, Length, LockInfo, LockState, LockSurvey, NAME_MAX, NodeField, NodeReport,
     NodeStatus, NodeSurvey, Printable, PrintableName, Share, SlotMove, SlotShare, Support, Survey,
-    Vote, same_as,
+    Vote, is_from_the_way, same_as,
 };
 use crate::engine::SLOTS;
-use crate::wire::code;
 
 /// The columns of [`node`].
 pub(super) const NODE_COLUMNS: [&str; 7] =
@@ -465,11 +464,7 @@ fn is_blind(vote: &Vote) -> bool {
         | Vote::NoPermission(_)
         | Vote::Refused(_)
         | Vote::Garbled(_) => true,
-        Vote::Unavailable(text) => {
-            // One that begins with a place is that of who leads to the node.
-            let is_its_own = code::word_of(text).bytes().all(|byte| byte.is_ascii_uppercase());
-            !is_its_own || text.contains("max number of clients")
-        }
+        Vote::Unavailable(text) => is_from_the_way(text) || text.contains("max number of clients"),
         _ => false,
     }
 }
@@ -513,6 +508,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::wire::code;
 
     fn node(status: Result<NodeStatus, Vote>) -> NodeSurvey {
         NodeSurvey { node: "c".into(), masters: Vec::new(), asked: None, status, unlisted: None }

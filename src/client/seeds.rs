@@ -10,9 +10,10 @@ use tokio::time::timeout;
 use tokio_rustls::rustls;
 
 use super::connect::{Address, exchange_by};
-use super::inbox::{NO_ANSWER, NoReply, most_telling};
+use super::inbox::NoReply;
 use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
+use super::silence::{NO_ANSWER, NOBODY, most_telling};
 use super::slots::{SlotRange, read_slots};
 use crate::engine::SLOTS;
 use crate::wire::resp::Reader;
@@ -22,8 +23,6 @@ const NEXT_AFTER: Duration = Duration::from_millis(25);
 /// How long the next answer may take once all are asked, and one has told of a Cluster that lacks
 /// slots.
 const BETTER_WITHIN: Duration = Duration::from_millis(250);
-/// The text if no server answers.
-pub(crate) const NOBODY: &str = "no node of the Cluster answers";
 /// So many servers that tell the same of such a Cluster are enough.
 const AGREEING: usize = 3;
 

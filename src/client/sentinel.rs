@@ -22,30 +22,15 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::rustls;
 
 use super::connect::{Address, Login, Stream, exchange_by};
-use super::inbox::{NO_ANSWER, NoReply, most_telling};
+use super::inbox::NoReply;
 use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
+use super::silence::{self, NO_ANSWER, NO_SENTINEL, most_telling};
 use crate::wire::code;
 use crate::wire::resp::{Reader, Reply};
 
 /// What a Sentinel publishes when a group has another master.
 const SWITCHED: &[u8] = b"+switch-master";
-/// The text if no Sentinel answers.
-pub(crate) const NO_SENTINEL: &str = "no Sentinel answers";
-/// Between that and the Sentinels, if all of them are silent.
-const NONE_OF: &str = ": none of ";
-/// The end of the text if only some Sentinels have answered.
-const FEW_SENTINELS: &str = ", and the client waits a moment for most";
-/// The most Sentinels that are named.
-const NAMED: usize = 4;
-
-/// Whether this is what is said of a group whose master is not known in time.
-pub(super) fn is_waiting(text: &str) -> bool {
-    let of_none = text.strip_prefix(NO_SENTINEL);
-    text.ends_with(FEW_SENTINELS)
-        || of_none.is_some_and(|rest| rest.is_empty() || rest.starts_with(NONE_OF))
-}
-
 /// When most Sentinels have answered, the others have this long to report something newer.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 /// A Sentinel on whose connection nothing can arrive is asked again after this long, and then after
@@ -252,24 +237,10 @@ impl WatchedGroup {
         Ok(told)
     }
 
-    /// What is said while the master is not known: nobody answers, or some Sentinels have, and most
-    /// are waited for. Those that have not are named, if they are few.
+    /// What is said while the master is not known.
     pub(super) fn silence(&self) -> Arc<str> {
-        let (heard, all) = (self.heard().clone(), self.sentinels.len());
         let names = self.sentinels.iter().map(|sentinel| &**sentinel.name());
-        let silent: Vec<&str> =
-            names.filter(|&name| heard.iter().all(|heard| **heard != *name)).collect();
-        let is_few = (1..=NAMED).contains(&silent.len());
-        let named = is_few.then(|| silent.join(", "));
-        match (heard.len(), named) {
-            (0, Some(names)) => format!("{NO_SENTINEL}{NONE_OF}{names}").into(),
-            (0, None) => NO_SENTINEL.into(),
-            (heard, named) => {
-                let but = named.map(|names| format!(" (not {names})")).unwrap_or_default();
-                let text = format!("{heard} of {all} Sentinels answered in time{but}");
-                format!("{text}{FEW_SENTINELS}").into()
-            }
-        }
+        silence::of_sentinels(&names.collect::<Vec<_>>(), &self.heard()).into()
     }
 
     /// Why Sentinels in the URL do not lead to the group.
@@ -614,29 +585,6 @@ mod tests {
         assert_eq!(newest(&[]), None);
     }
 
-    /// Regression: it was said that none answers, while one did.
-    #[test]
-    fn sentinels_that_have_answered_are_not_said_to_be_silent() {
-        let silence = |url: &str, heard: &[&str]| {
-            let group = group(url);
-            *group.heard() = heard.iter().map(|name| format!("{name}:26379").into()).collect();
-            let told = group.silence();
-            assert!(is_waiting(&told), "{told}");
-            told.to_string()
-        };
-        let three = "redis+sentinel://a,b,c/m";
-        let (a, b, c) = ("a:26379", "b:26379", "c:26379");
-        assert_eq!(silence(three, &[]), format!("no Sentinel answers: none of {a}, {b}, {c}"));
-        let told = silence(three, &["b"]);
-        assert!(
-            told.starts_with(&format!("1 of 3 Sentinels answered in time (not {a}, {c}), and"))
-        );
-        let five = "redis+sentinel://a,b,c,d,e/m";
-        assert_eq!(silence(five, &[]), NO_SENTINEL);
-        assert!(silence(five, &["c"]).starts_with("1 of 5 Sentinels answered in time (not a:"));
-        assert!(!is_waiting("no Sentinel answers: Sentinel a: connection refused"));
-    }
-
     /// Answers what arrives on each connection with these texts, one after the other.
     async fn fake(texts: Vec<String>) -> u16 {
         let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -699,16 +647,6 @@ mod tests {
             assert!(group.hint().is_none(), "the connection stands");
             assert_eq!(asked().await, told);
         }
-    }
-
-    #[test]
-    fn what_somebody_has_to_mend_is_told_before_silence() {
-        let silent = |text: &str| NoReply::Unreachable(text.into());
-        let refused = NoReply::Refused("x".into());
-        let both = most_telling(vec![silent("a"), refused.clone(), silent("b")], NO_SENTINEL);
-        assert_eq!(both, refused);
-        let all = most_telling(vec![silent("a"), silent("b")], NO_SENTINEL);
-        assert_eq!(all, silent("no Sentinel answers: a; b"));
     }
 
     #[test]
