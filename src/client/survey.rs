@@ -1,9 +1,9 @@
 //! A survey of all nodes: what each reports about itself, and which locks it has.
 //!
-//! The only source of `lockmod status`, `lockmod top` and `lockmod exporter`. It changes nothing
-//! anywhere, asks all nodes at the same time, and bounds what it asks for: the status of a server
-//! is one command, or four in a Cluster, and locks are listed only up to a number that the caller
-//! gives.
+//! The source of `lockmod status`, `lockmod top` and `lockmod exporter`; only `status` asks more,
+//! whether the servers in the URLs lead to their nodes. It changes nothing anywhere, asks all nodes
+//! at the same time, and bounds what it asks for: the status of a server is one command, or four in
+//! a Cluster, and locks are listed only up to a number that the caller gives.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -78,8 +78,8 @@ pub struct NodeSurvey {
     /// The current master, if the node is the master of a group under Sentinel; all masters of a
     /// Cluster. Empty for a single server.
     pub masters: Vec<Arc<str>>,
-    /// While the node does not answer, the master of the group that was asked last, if one was: it
-    /// may not be the master any more.
+    /// While the node does not answer and `masters` is empty, the master of the group that was
+    /// asked last, if one was: it may not be the master any more.
     pub asked: Option<Arc<str>>,
     /// Its status, or its vote if it does not report one.
     pub status: Result<NodeStatus, Vote>,
