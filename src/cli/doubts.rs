@@ -12,7 +12,7 @@ use super::rows;
 use super::values::Name;
 use crate::client::{
     Excess, FailingMaster, Length, Locker, NodeField, NodeInfo, NodeReport, NodeSurvey,
-    ReleaseError, Summary, Survey, Vote, place, same_as,
+    ReleaseError, Summary, Survey, Vote, listed, place, same_as,
 };
 use crate::engine::{Quorum, SLOTS};
 use crate::wire::code;
@@ -195,10 +195,8 @@ pub(super) fn unseen(survey: &Survey) -> Vec<String> {
         let share = node.status.as_ref().ok()?.slots.as_ref();
         let masters = &share.filter(|share| !share.unseen.is_empty())?.unseen;
         let names = masters.iter().take(NAMED).map(|report| rows::shown(report.node.as_bytes()));
-        let mut names: Vec<String> = names.collect();
-        let more = masters.len() - names.len();
-        names.extend((more > 0).then(|| format!("{more} more")));
-        let (node, names) = (rows::shown(node.node.as_bytes()), names.join(", "));
+        let names = listed(names.collect(), masters.len(), ", ");
+        let node = rows::shown(node.node.as_bytes());
         Some(format!(
             "{node}: the user may not run CLUSTER INFO at {names}: while the Cluster is down \
              (CLUSTERDOWN), a master there still seems to grant locks"

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::client::{
     self, FailingMaster, Length, LockInfo, LockState, LockSurvey, NAME_MAX, NodeField, NodeReport,
     NodeStatus, NodeSurvey, Printable, PrintableName, Share, SlotMove, SlotShare, Support, Survey,
-    Vote, is_from_the_way, same_as,
+    Vote, is_from_the_way, listed, same_as,
 };
 use crate::engine::SLOTS;
 
@@ -127,13 +127,15 @@ fn state(status: &NodeStatus, too_high: Option<&str>) -> String {
 
 /// A state with what is wrong with the first of these masters of a Cluster, and how many more there
 /// are.
-fn with_failing<'a>(state: String, masters: impl IntoIterator<Item = &'a FailingMaster>) -> String {
-    let mut masters = masters.into_iter();
-    let Some(first) = masters.next() else { return state };
-    let state = format!("{state}; {}", failing(first));
-    match masters.count() {
+fn with_failing<'a, M>(state: String, masters: M) -> String
+where
+    M: IntoIterator<Item = &'a FailingMaster, IntoIter: ExactSizeIterator>,
+{
+    let masters = masters.into_iter();
+    let all = masters.len();
+    match all {
         0 => state,
-        more => format!("{state}; {more} more"),
+        _ => format!("{state}; {}", listed(masters.take(1).map(failing).collect(), all, "; ")),
     }
 }
 
@@ -295,13 +297,12 @@ fn readers(info: &LockInfo, most: usize) -> Option<String> {
         return None;
     }
     let plural = if count == 1 { "" } else { "s" };
-    let mut shown: Vec<String> =
+    let shown: Vec<String> =
         labels.iter().take(most).map(|label| shown(label.as_bytes())).collect();
-    let more = count.saturating_sub(shown.len() as u64);
-    if more > 0 && !shown.is_empty() {
-        shown.push(format!("{more} more"));
-    }
-    let labels = if shown.is_empty() { String::new() } else { format!(" ({})", shown.join(", ")) };
+    let labels = match shown.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", listed(shown, count as usize, ", ")),
+    };
     Some(format!("{count} reader{plural}{labels}"))
 }
 

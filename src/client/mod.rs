@@ -107,7 +107,7 @@ pub use node_status::{
     Excess, FailingMaster, NodeStatus, ReplicaStatus, SlotMove, SlotShare, Support, WaitsIn,
 };
 #[cfg(feature = "cli")]
-pub(crate) use printable::{Printable, PrintableName, is_plain};
+pub(crate) use printable::{Printable, PrintableName, is_plain, listed};
 pub use settings::{LockerBuilder, NAME_MAX};
 #[doc(hidden)]
 pub use settings::{OptionRanges, TTL_MAX_DEFAULT, check_name};
