@@ -473,8 +473,7 @@ mod tests {
             ..NodeStatus::default()
         };
         let masters = ["m:1", "m:2", "m:3"].map(Into::into).to_vec();
-        let (node, asked, unlisted) = ("c:1".into(), None, None);
-        let node = NodeSurvey { node, masters, asked, status: Ok(status), unlisted };
+        let node = NodeSurvey { masters, ..NodeSurvey::of("c:1", Ok(status)) };
         let told = "c:1 at m:2 is in quarantine for 7s: it may have forgotten who holds a lock";
         assert_eq!(doubt(&node).as_deref(), Some(told));
     }
@@ -489,9 +488,7 @@ mod tests {
             let share =
                 SlotShare { unseen: (1..=count).map(denied).collect(), ..Default::default() };
             let status = NodeStatus { slots: Some(share), ..NodeStatus::default() };
-            let (node, masters, status) = ("c:1".into(), Vec::new(), Ok(status));
-            let node = NodeSurvey { node, masters, asked: None, status, unlisted: None };
-            unseen(&Survey::of(vec![node], 1)).concat()
+            unseen(&Survey::of(vec![NodeSurvey::of("c:1", Ok(status))], 1)).concat()
         };
         assert_eq!(told(0), "");
         assert!(told(2).starts_with("c:1: the user may not run CLUSTER INFO at m:1, m:2: while"));
@@ -505,13 +502,7 @@ mod tests {
             let is_master = master.is_none();
             let master = master.map(str::to_owned);
             let status = NodeStatus { is_master, master, ..NodeStatus::default() };
-            NodeSurvey {
-                node: name.into(),
-                masters: Vec::new(),
-                asked: None,
-                status: Ok(status),
-                unlisted: None,
-            }
+            NodeSurvey::of(name, Ok(status))
         };
         let told = |nodes: Vec<NodeSurvey>| replicas(&Survey::of(nodes, 1)).concat();
         let text = "b:1 is a replica, which has no vote";

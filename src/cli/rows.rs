@@ -511,13 +511,10 @@ mod tests {
     use super::*;
     use crate::wire::code;
 
-    fn node(status: Result<NodeStatus, Vote>) -> NodeSurvey {
-        NodeSurvey { node: "c".into(), masters: Vec::new(), asked: None, status, unlisted: None }
-    }
-
     fn survey_of(statuses: Vec<Result<NodeStatus, Vote>>) -> Survey {
         let quorum = statuses.len() / 2 + 1;
-        Survey::of(statuses.into_iter().map(node).collect(), quorum)
+        let nodes = statuses.into_iter().map(|status| NodeSurvey::of("c", status));
+        Survey::of(nodes.collect(), quorum)
     }
 
     fn granting() -> Result<NodeStatus, Vote> {

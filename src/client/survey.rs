@@ -563,6 +563,15 @@ impl NodeSurvey {
 }
 
 #[cfg(test)]
+impl NodeSurvey {
+    /// Of a single server.
+    pub(crate) fn of(node: &str, status: Result<NodeStatus, Vote>) -> NodeSurvey {
+        let (node, masters) = (node.into(), Vec::new());
+        NodeSurvey { node, masters, asked: None, status, unlisted: None }
+    }
+}
+
+#[cfg(test)]
 impl Survey {
     /// Of these nodes and no lock.
     pub(crate) fn of(nodes: Vec<NodeSurvey>, quorum: usize) -> Survey {
@@ -585,16 +594,13 @@ mod tests {
     use super::*;
 
     fn survey(fences: &[Option<u64>]) -> Survey {
-        let node = |fence: &Option<u64>| NodeSurvey {
-            node: Arc::from("n"),
-            masters: Vec::new(),
-            asked: None,
-            unlisted: None,
-            status: fence.ok_or(Vote::TimedOut).map(|fence| NodeStatus {
+        let node = |fence: &Option<u64>| {
+            let status = |fence| NodeStatus {
                 is_master: true,
                 highest_fence: Fence::new(fence).unwrap(),
                 ..NodeStatus::default()
-            }),
+            };
+            NodeSurvey::of("n", fence.ok_or(Vote::TimedOut).map(status))
         };
         let quorum = fences.len() / 2 + 1;
         Survey::of(fences.iter().map(node).collect(), quorum)
