@@ -118,7 +118,7 @@ impl Seeds {
     }
 
     /// Asks which master has which slots: the `known` ones first, then the other seeds. Each has
-    /// `patience` to answer, but one that hangs delays the next only for a moment. If the first
+    /// `limit` to answer, but one that hangs delays the next only for a moment. If the first
     /// that answers tells of all slots, that is the answer. Otherwise others are asked, and what
     /// most of them tell counts, or else what tells of most slots: a server that was removed from
     /// the Cluster may have some again, by the keys that it has kept.
@@ -128,11 +128,11 @@ impl Seeds {
     pub(super) async fn ask(
         &self,
         known: Vec<Location>,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Vec<SlotRange>, NoReply> {
         let new = self.places.iter().filter(|place| !known.contains(place)).cloned();
         let places: Vec<Location> = known.iter().cloned().chain(new).collect();
-        let ask = |place: Location| async move { self.ask_within(patience, &place).await };
+        let ask = |place: Location| async move { self.ask_within(limit, &place).await };
         let (mut places, mut asked) = (places.into_iter(), FuturesUnordered::new());
         let (mut failures, mut views) = (Vec::new(), Views::default());
         loop {
@@ -179,16 +179,16 @@ impl Seeds {
         judged.collect()
     }
 
-    /// The answer of one server within `patience`.
+    /// The answer of one server within `limit`.
     ///
     /// # Errors
     /// Why there is none, with the server.
     async fn ask_within(
         &self,
-        patience: Duration,
+        limit: Duration,
         place: &Location,
     ) -> Result<Vec<SlotRange>, NoReply> {
-        let told = timeout(patience, self.ask_one(place)).await;
+        let told = timeout(limit, self.ask_one(place)).await;
         let told = told.unwrap_or_else(|_| Err(NoReply::Unreachable(NO_ANSWER.into())));
         told.map_err(|failure| failure.at(place))
     }

@@ -93,7 +93,7 @@ pub(super) struct SwitchWatch {
     master: Location,
     epoch: u64,
     /// How long a Sentinel has to answer.
-    patience: Duration,
+    limit: Duration,
     posts: Vec<Post>,
     /// The questions to the Sentinels that have no post.
     asked: FuturesUnordered<BoxFuture<'static, AskedAgain>>,
@@ -160,7 +160,7 @@ impl WatchedGroup {
     }
 
     /// Connects to the master, with a watch that tells when another server becomes the master.
-    /// `patience` is how long the Sentinels have to answer; `note_asked` is told which master they
+    /// `limit` is how long the Sentinels have to answer; `note_asked` is told which master they
     /// name, before it is asked.
     ///
     /// # Errors
@@ -168,10 +168,10 @@ impl WatchedGroup {
     pub(super) async fn connect(
         &self,
         channel: &[u8],
-        patience: Duration,
+        limit: Duration,
         note_asked: &(dyn Fn(&Arc<str>) + Send + Sync),
     ) -> Result<(Login, Arc<str>, SwitchWatch), NoReply> {
-        let told = self.ask_all(patience).await?;
+        let told = self.ask_all(limit).await?;
         let newest = newest(&told).ok_or_else(|| NoReply::Unreachable("no Sentinel".into()))?;
         let (place, epoch) = self.newest_of(newest);
         let master = self.login.master_at(place.clone());
@@ -182,7 +182,7 @@ impl WatchedGroup {
         self.hint().take();
         let posts: Vec<Post> = told.into_iter().map(|told| told.post).collect();
         let (group, asked) = (Arc::new(self.clone()), FuturesUnordered::new());
-        let watch = SwitchWatch { group, master: place, epoch, patience, posts, asked };
+        let watch = SwitchWatch { group, master: place, epoch, limit, posts, asked };
         for sentinel in &self.sentinels {
             if watch.posts.iter().all(|post| post.sentinel.name() != sentinel.name()) {
                 watch.ask_later(sentinel.clone(), AGAIN_MIN);
@@ -201,16 +201,16 @@ impl WatchedGroup {
     }
 
     /// The answers of the Sentinels, at least one. Once there is one, most are waited for no longer
-    /// than an eighth of the patience, half of the time in which a node has to answer: the rest is
-    /// for the master.
-    async fn ask_all(&self, patience: Duration) -> Result<Vec<SentinelAnswer>, NoReply> {
-        let asked = self.sentinels.iter().map(|sentinel| self.ask_within(patience, sentinel));
+    /// than an eighth of the limit: half of the time in which a node has to answer, or a quarter of
+    /// a second if that is longer. The rest is for the master.
+    async fn ask_all(&self, limit: Duration) -> Result<Vec<SentinelAnswer>, NoReply> {
+        let asked = self.sentinels.iter().map(|sentinel| self.ask_within(limit, sentinel));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut told, mut failures) = (Vec::new(), Vec::new());
-        let enough = Instant::now() + patience / 8;
-        let mut patience_left = pin!(sleep(patience));
+        let enough = Instant::now() + limit / 8;
+        let mut time_left = pin!(sleep(limit));
         loop {
-            let answer = match select(asked.next(), patience_left.as_mut()).await {
+            let answer = match select(asked.next(), time_left.as_mut()).await {
                 Either::Left((Some(answer), _)) => answer,
                 Either::Left((None, _)) | Either::Right(_) => break,
             };
@@ -226,8 +226,8 @@ impl WatchedGroup {
             if !told.is_empty() {
                 let has_most = told.len() * 2 > self.sentinels.len();
                 let soon = if has_most { Instant::now() + STRAGGLERS } else { enough };
-                let ends_at = patience_left.deadline().min(soon);
-                patience_left.as_mut().reset(ends_at);
+                let ends_at = time_left.deadline().min(soon);
+                time_left.as_mut().reset(ends_at);
             }
         }
         if told.is_empty() {
@@ -291,16 +291,16 @@ impl WatchedGroup {
         is_few.then(|| NoReply::Unavailable(text.into()))
     }
 
-    /// The answer of one Sentinel within `patience`; `None` if it does not know the group.
+    /// The answer of one Sentinel within `limit`; `None` if it does not know the group.
     ///
     /// # Errors
     /// Why there is none, with the Sentinel's name.
     async fn ask_within(
         &self,
-        patience: Duration,
+        limit: Duration,
         sentinel: &Address,
     ) -> Result<Option<SentinelAnswer>, NoReply> {
-        let told = timeout(patience, self.ask(sentinel)).await;
+        let told = timeout(limit, self.ask(sentinel)).await;
         let told = told.unwrap_or_else(|_| Err(NoReply::Unreachable(NO_ANSWER.into())));
         match &told {
             Ok(_) => self.note_refusal(sentinel.name(), None),
@@ -472,12 +472,12 @@ impl SwitchWatch {
     }
 
     fn ask_later(&self, sentinel: Address, pause: Duration) {
-        let (group, patience) = (Arc::clone(&self.group), self.patience);
+        let (group, limit) = (Arc::clone(&self.group), self.limit);
         // So that clients do not return in step.
         let shortened = pause.mul_f64(0.5 + sentinel.jitter() / 2.0);
         self.asked.push(Box::pin(async move {
             sleep(shortened).await;
-            let told = group.ask_within(patience, &sentinel).await.ok().flatten();
+            let told = group.ask_within(limit, &sentinel).await.ok().flatten();
             AskedAgain { sentinel, pause, told }
         }));
     }
