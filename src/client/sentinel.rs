@@ -215,12 +215,11 @@ impl WatchedGroup {
                 Either::Left((None, _)) | Either::Right(_) => break,
             };
             match answer {
-                Ok(Some(one)) => {
+                Ok(one) => {
                     told.push(one);
                     let names = told.iter().map(|told| Arc::clone(told.post.sentinel.name()));
                     *self.heard() = names.collect();
                 }
-                Ok(None) => failures.push(self.unknown()),
                 Err(failure) => failures.push(failure),
             }
             if !told.is_empty() {
@@ -245,11 +244,7 @@ impl WatchedGroup {
 
     /// Why Sentinels in the URL do not lead to the group.
     pub(super) async fn dead_ends(&self, patience: Duration) -> Vec<NoReply> {
-        let asked = self.sentinels.iter().map(|sentinel| async move {
-            let unknown = || NoReply::Refused("it does not know the group".into());
-            let told = self.ask_within(patience, sentinel).await;
-            told.and_then(|told| told.ok_or_else(|| in_words(sentinel, unknown())))
-        });
+        let asked = self.sentinels.iter().map(|sentinel| self.ask_within(patience, sentinel));
         let (mut told, mut failures) = (Vec::new(), Vec::new());
         for answer in join_all(asked).await {
             match answer {
@@ -291,7 +286,7 @@ impl WatchedGroup {
         is_few.then(|| NoReply::Unavailable(text.into()))
     }
 
-    /// The answer of one Sentinel within `limit`; `None` if it does not know the group.
+    /// The answer of one Sentinel within `limit`.
     ///
     /// # Errors
     /// Why there is none, with the Sentinel's name.
@@ -299,7 +294,7 @@ impl WatchedGroup {
         &self,
         limit: Duration,
         sentinel: &Address,
-    ) -> Result<Option<SentinelAnswer>, NoReply> {
+    ) -> Result<SentinelAnswer, NoReply> {
         let told = timeout(limit, self.ask(sentinel)).await;
         let told = told.unwrap_or_else(|_| Err(NoReply::Unreachable(NO_ANSWER.into())));
         match &told {
@@ -329,7 +324,7 @@ impl WatchedGroup {
     }
 
     /// Asks a Sentinel for the master, and to tell of its successors.
-    async fn ask(&self, sentinel: &Address) -> Result<Option<SentinelAnswer>, NoReply> {
+    async fn ask(&self, sentinel: &Address) -> Result<SentinelAnswer, NoReply> {
         let mut stream = sentinel.enter().await?;
         let group = self.group.as_bytes();
         // All in one write, so that no change falls in between.
@@ -347,7 +342,7 @@ impl WatchedGroup {
         }
         let place = match replies.first() {
             Some(Reply::List(place)) => place,
-            Some(Reply::Nil) => return Ok(None),
+            Some(Reply::Nil) => return Err(self.unknown()),
             Some(Reply::Error(text)) => return Err(refusal(text)),
             _ => return Err(NoReply::Garbled("not what a Sentinel answers".into())),
         };
@@ -362,12 +357,12 @@ impl WatchedGroup {
         let epoch = number(b"config-epoch").unwrap_or(0);
         let others = number(b"num-other-sentinels").and_then(|others| others.try_into().ok());
         let post = Post { sentinel: sentinel.clone(), stream, reader };
-        Ok(Some(SentinelAnswer { master, epoch, others: others.unwrap_or(0), post }))
+        Ok(SentinelAnswer { master, epoch, others: others.unwrap_or(0), post })
     }
 
     fn unknown(&self) -> NoReply {
         let text = format!(
-            "the Sentinels do not know a group '{}': SENTINEL MASTERS lists those that they do",
+            "it does not know a group '{}', only those that SENTINEL MASTERS lists",
             self.group
         );
         NoReply::Refused(text.into())
@@ -477,7 +472,7 @@ impl SwitchWatch {
         let shortened = pause.mul_f64(0.5 + sentinel.jitter() / 2.0);
         self.asked.push(Box::pin(async move {
             sleep(shortened).await;
-            let told = group.ask_within(limit, &sentinel).await.ok().flatten();
+            let told = group.ask_within(limit, &sentinel).await.ok();
             AskedAgain { sentinel, pause, told }
         }));
     }
