@@ -12,7 +12,7 @@ use super::rows;
 use super::values::Name;
 use crate::client::{
     Excess, FailingMaster, Length, Locker, Misfit, NodeField, NodeInfo, NodeReport, NodeSurvey,
-    ReleaseError, Summary, Survey, UnfitReplica, Vote, place, same_as,
+    ReleaseError, Summary, Survey, UnfitReplica, Vote, listed, place, same_as,
 };
 use crate::engine::{Quorum, SLOTS};
 use crate::wire::code;
@@ -222,10 +222,8 @@ pub(super) fn unseen(survey: &Survey) -> Vec<String> {
         let share = node.status.as_ref().ok()?.slots.as_ref();
         let masters = &share.filter(|share| !share.unseen.is_empty())?.unseen;
         let names = masters.iter().take(NAMED).map(|report| rows::shown(report.node.as_bytes()));
-        let mut names: Vec<String> = names.collect();
-        let more = masters.len() - names.len();
-        names.extend((more > 0).then(|| format!("{more} more")));
-        let (node, names) = (rows::shown(node.node.as_bytes()), names.join(", "));
+        let names = listed(names.collect(), masters.len(), ", ");
+        let node = rows::shown(node.node.as_bytes());
         Some(format!(
             "{node}: the user may not run CLUSTER INFO at {names}: while the Cluster is down \
              (CLUSTERDOWN), a master there still seems to grant locks"
@@ -503,8 +501,7 @@ mod tests {
             ..NodeStatus::default()
         };
         let masters = ["m:1", "m:2", "m:3"].map(Into::into).to_vec();
-        let (node, asked, unlisted) = ("c:1".into(), None, None);
-        let node = NodeSurvey { node, masters, asked, status: Ok(status), unlisted };
+        let node = NodeSurvey { masters, ..NodeSurvey::of("c:1", Ok(status)) };
         let told = "c:1 at m:2 is in quarantine for 7s: it may have forgotten who holds a lock";
         assert_eq!(doubt(&node).as_deref(), Some(told));
     }
@@ -519,9 +516,7 @@ mod tests {
             let share =
                 SlotShare { unseen: (1..=count).map(denied).collect(), ..Default::default() };
             let status = NodeStatus { slots: Some(share), ..NodeStatus::default() };
-            let (node, masters, status) = ("c:1".into(), Vec::new(), Ok(status));
-            let node = NodeSurvey { node, masters, asked: None, status, unlisted: None };
-            unseen(&Survey::of(vec![node], 1)).concat()
+            unseen(&Survey::of(vec![NodeSurvey::of("c:1", Ok(status))], 1)).concat()
         };
         assert_eq!(told(0), "");
         assert!(told(2).starts_with("c:1: the user may not run CLUSTER INFO at m:1, m:2: while"));
@@ -535,13 +530,7 @@ mod tests {
             let is_master = master.is_none();
             let master = master.map(str::to_owned);
             let status = NodeStatus { is_master, master, ..NodeStatus::default() };
-            NodeSurvey {
-                node: name.into(),
-                masters: Vec::new(),
-                asked: None,
-                status: Ok(status),
-                unlisted: None,
-            }
+            NodeSurvey::of(name, Ok(status))
         };
         let told = |nodes: Vec<NodeSurvey>| replicas(&Survey::of(nodes, 1)).concat();
         let text = "b:1 is a replica, which has no vote";

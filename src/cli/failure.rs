@@ -10,8 +10,8 @@ use super::out::Unprinted;
 use super::values::{Name, Typed};
 use super::{out, signals};
 use crate::client::{
-    AcquireError, BuildError, ExtendError, Guard, Lost, NO_ANSWER, NO_SENTINEL, NOBODY, NodeReport,
-    ReleaseError, SLOW, Summary, Vote,
+    AcquireError, BuildError, ExtendError, Guard, Lost, NodeReport, ReleaseError, SLOW, Summary,
+    Vote, is_of_silence,
 };
 use crate::engine::Quorum;
 use crate::wire::code;
@@ -115,9 +115,7 @@ impl Failure {
     pub(super) fn over_tls(self) -> Failure {
         let is_silent = |report: &NodeReport| match &report.vote {
             Vote::TimedOut => true,
-            Vote::Unreachable(text) => {
-                [NO_ANSWER, NOBODY, NO_SENTINEL].iter().any(|silence| text.contains(silence))
-            }
+            Vote::Unreachable(text) => is_of_silence(text),
             _ => false,
         };
         if self.nodes.iter().any(is_silent) {

@@ -6,10 +6,9 @@ use std::time::Duration;
 use crate::client::{
     self, FailingMaster, Length, LockInfo, LockState, LockSurvey, NAME_MAX, NodeField, NodeReport,
     NodeStatus, NodeSurvey, Printable, PrintableName, Share, SlotMove, SlotShare, Support, Survey,
-    Vote, same_as,
+    Vote, is_from_the_way, listed, same_as,
 };
 use crate::engine::SLOTS;
-use crate::wire::code;
 
 /// The columns of [`node`].
 pub(super) const NODE_COLUMNS: [&str; 7] =
@@ -22,6 +21,8 @@ pub(super) const LOCK_COLUMNS: [&str; 7] =
 pub(super) const LABELS: usize = 1;
 /// The state of a node that grants locks, with fences that the other nodes do not accept.
 const OUT_OF_REACH: &str = "fences too high for the other nodes";
+/// Between the parts of a state.
+const BETWEEN: &str = "; ";
 /// In place of an unknown value.
 const UNKNOWN: &str = "-";
 
@@ -54,14 +55,14 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
     let mut state = state(status, too_high);
     if let Some(SlotShare { granting, asking: asking @ 1.., .. }) = &status.slots {
         let all = if *granting < SLOTS { "them".to_owned() } else { format!("{SLOTS} slots") };
-        state = format!("{state}; nothing yet in {asking} of {all}");
+        state.push(format!("nothing yet in {asking} of {all}"));
     }
     if let Some(count @ 1..) = status.fields.number(NodeField::FailedMoves) {
         let plural = if count == 1 { "" } else { "s" };
-        state = format!("{state}; {count} move{plural} failed");
+        state.push(format!("{count} move{plural} failed"));
     }
     if let Some(vote) = &node.unlisted {
-        state = format!("{state}; its locks cannot be listed: {vote}");
+        state.push(format!("its locks cannot be listed: {vote}"));
     }
     let is_good = status.is_granting() && too_high.is_none() && state_failure(status).is_none();
     let health = if is_good { Health::Good } else { Health::Abstains };
@@ -69,7 +70,7 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
     let row = [
         name,
         role.to_owned(),
-        state,
+        state.join(BETWEEN),
         number(NodeField::Locks),
         number(NodeField::Grants),
         status.highest_fence.to_string(),
@@ -81,7 +82,7 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
 /// What is wrong with a node that grants locks, but not in all slots, or of no use to a quorum.
 pub(super) fn shortfall(survey: &Survey, status: &NodeStatus) -> Option<String> {
     let out_of_reach = is_out_of_reach(survey, status).then(|| OUT_OF_REACH.to_owned());
-    in_slots(status).or(out_of_reach)
+    in_slots(status).map(|state| state.join(BETWEEN)).or(out_of_reach)
 }
 
 /// Whether a node grants locks, with fences that the other nodes do not accept.
@@ -89,14 +90,14 @@ fn is_out_of_reach(survey: &Survey, status: &NodeStatus) -> bool {
     status.is_granting() && !survey.has_vote(status)
 }
 
-/// The state of a node that answers, and how many replicas support it. `too_high`: what is wrong
-/// with its fences.
-fn state(status: &NodeStatus, too_high: Option<&str>) -> String {
-    if let Some(text) = in_slots(status) {
-        return text;
+/// The parts of the state of a node that answers: what it grants, how many replicas support it, and
+/// what is wrong with its masters. `too_high`: what is wrong with its fences.
+fn state(status: &NodeStatus, too_high: Option<&str>) -> Vec<String> {
+    if let Some(state) = in_slots(status) {
+        return state;
     }
     let support = status.support().filter(|_| status.is_master);
-    let state = match status.quarantine_left {
+    let grants = match status.quarantine_left {
         // Its wait has not begun.
         Some(left) if is_alone(status) => format!("grants nothing for at least {}", Length(left)),
         None if is_alone(status) && !status.is_granting() => "grants nothing".to_owned(),
@@ -111,31 +112,20 @@ fn state(status: &NodeStatus, too_high: Option<&str>) -> String {
             None => "grants nothing".to_owned(),
         },
     };
-    let state = match state_failure(status).filter(|_| status.is_granting()) {
-        Some(cause) => format!("{state}; its state file cannot be written: {cause}"),
-        None => state,
-    };
-    let state = match (support, alone_master(status)) {
-        (Some(support), Some(master)) => {
-            let name = shown(master.report.node.as_bytes());
-            format!("{state}; {name}: {}", supported(support))
-        }
-        (Some(support), None) => format!("{state}; {}", supported(support)),
-        (None, _) => state,
-    };
-    with_failing(state, hidden(status))
+    let failure = state_failure(status).filter(|_| status.is_granting());
+    let failure = failure.map(|cause| format!("its state file cannot be written: {cause}"));
+    let support = support.map(|support| match alone_master(status) {
+        Some(master) => format!("{}: {}", shown(master.report.node.as_bytes()), supported(support)),
+        None => supported(support),
+    });
+    let failing = first_failing(hidden(status).into_iter());
+    [Some(grants), failure, support, failing].into_iter().flatten().collect()
 }
 
-/// A state with what is wrong with the first of these masters of a Cluster, and how many more there
-/// are.
-fn with_failing<'a>(state: String, masters: impl IntoIterator<Item = &'a FailingMaster>) -> String {
-    let mut masters = masters.into_iter();
-    let Some(first) = masters.next() else { return state };
-    let state = format!("{state}; {}", failing(first));
-    match masters.count() {
-        0 => state,
-        more => format!("{state}; {more} more"),
-    }
+/// What is wrong with the first of these masters of a Cluster, and how many more there are.
+fn first_failing<'a>(masters: impl ExactSizeIterator<Item = &'a FailingMaster>) -> Option<String> {
+    let all = masters.len();
+    (all > 0).then(|| listed(masters.take(1).map(failing).collect(), all, BETWEEN))
 }
 
 /// Whether a master lacks the support of its replicas; of a Cluster, whether one does.
@@ -177,25 +167,28 @@ fn state_failure(status: &NodeStatus) -> Option<&str> {
 
 /// In how many slots a Cluster, or a server of one, grants locks, and what is wrong with the first
 /// master of the others; `None` if it grants in all or none.
-fn in_slots(status: &NodeStatus) -> Option<String> {
-    let waits_in = status.waits_in();
+fn in_slots(status: &NodeStatus) -> Option<Vec<String>> {
+    let waits_in = status.waits_in().map(|waits| waits.to_string());
     let Some(share) = status.slots.as_ref().filter(|share| share.is_partial()) else {
-        return waits_in.map(|waits| waits.to_string());
+        return waits_in.map(|waits| vec![waits]);
     };
-    let text = format!("grants in {} of {SLOTS} slots", share.granting);
-    Some(match (&share.failing[..], waits_in) {
+    let grants = format!("grants in {} of {SLOTS} slots", share.granting);
+    let rest = match (&share.failing[..], waits_in) {
         // The others are those of other servers, if this is one server of a Cluster.
-        ([], Some(waits)) => format!("{text}; {waits}"),
-        ([], None) if share.unknown == 0 => text,
-        ([], None) => format!("{text}; no master has the others"),
-        (masters, _) => with_failing(text, masters),
-    })
+        ([], Some(waits)) => Some(waits),
+        ([], None) if share.unknown == 0 => None,
+        ([], None) => Some("no master has the others".to_owned()),
+        (masters, _) => first_failing(masters.iter()),
+    };
+    Some([Some(grants), rest].into_iter().flatten().collect())
 }
 
 /// What is wrong with one master of a Cluster, as for a server by itself.
 fn failing(FailingMaster { report, status }: &FailingMaster) -> String {
     match status {
-        Some(status) => format!("{}: {}", shown(report.node.as_bytes()), state(status, None)),
+        Some(status) => {
+            format!("{}: {}", shown(report.node.as_bytes()), state(status, None).join(BETWEEN))
+        }
         None => report.to_string(),
     }
 }
@@ -297,13 +290,12 @@ fn readers(info: &LockInfo, most: usize) -> Option<String> {
         return None;
     }
     let plural = if count == 1 { "" } else { "s" };
-    let mut shown: Vec<String> =
+    let shown: Vec<String> =
         labels.iter().take(most).map(|label| shown(label.as_bytes())).collect();
-    let more = count.saturating_sub(shown.len() as u64);
-    if more > 0 && !shown.is_empty() {
-        shown.push(format!("{more} more"));
-    }
-    let labels = if shown.is_empty() { String::new() } else { format!(" ({})", shown.join(", ")) };
+    let labels = match shown.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", listed(shown, count as usize, ", ")),
+    };
     Some(format!("{count} reader{plural}{labels}"))
 }
 
@@ -466,11 +458,7 @@ fn is_blind(vote: &Vote) -> bool {
         | Vote::NoPermission(_)
         | Vote::Refused(_)
         | Vote::Garbled(_) => true,
-        Vote::Unavailable(text) => {
-            // One that begins with a place is that of who leads to the node.
-            let is_its_own = code::word_of(text).bytes().all(|byte| byte.is_ascii_uppercase());
-            !is_its_own || text.contains("max number of clients")
-        }
+        Vote::Unavailable(text) => is_from_the_way(text) || text.contains("max number of clients"),
         _ => false,
     }
 }
@@ -514,14 +502,12 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-
-    fn node(status: Result<NodeStatus, Vote>) -> NodeSurvey {
-        NodeSurvey { node: "c".into(), masters: Vec::new(), asked: None, status, unlisted: None }
-    }
+    use crate::wire::code;
 
     fn survey_of(statuses: Vec<Result<NodeStatus, Vote>>) -> Survey {
         let quorum = statuses.len() / 2 + 1;
-        Survey::of(statuses.into_iter().map(node).collect(), quorum)
+        let nodes = statuses.into_iter().map(|status| NodeSurvey::of("c", status));
+        Survey::of(nodes.collect(), quorum)
     }
 
     fn granting() -> Result<NodeStatus, Vote> {
@@ -600,8 +586,9 @@ mod tests {
     /// Regression: a wait of one master of a Cluster hid another one that was dead.
     #[test]
     fn of_a_cluster_that_grants_nothing_no_master_hides_another() {
-        let told =
-            |masters: Vec<Master>| state(&NodeStatus::together(masters, Vec::new()).unwrap(), None);
+        let told = |masters: Vec<Master>| {
+            state(&NodeStatus::together(masters, Vec::new()).unwrap(), None).join(BETWEEN)
+        };
         let quarantined = || waiting("m:1", 55, []);
         let bare = || ("m:2".into(), 5_461, Err(Vote::ModuleMissing));
         assert_eq!(told(vec![quarantined()]), "in quarantine for 55s");

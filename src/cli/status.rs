@@ -332,13 +332,7 @@ mod tests {
     #[test]
     fn a_state_that_is_cut_at_a_terminal_is_printed_in_full_below() {
         let state = format!("connection refused by {}", "host.".repeat(20));
-        let node = |name: &str, text: &str| NodeSurvey {
-            node: name.into(),
-            masters: Vec::new(),
-            asked: None,
-            unlisted: None,
-            status: Err(Vote::Unreachable(text.into())),
-        };
+        let node = |name, text: &str| NodeSurvey::of(name, Err(Vote::Unreachable(text.into())));
         let survey = Survey::of(vec![node("a", &state), node("b", "no")], 2);
         let full = format!("unreachable: {state}");
         let lines_at = |room: Option<usize>| -> Vec<String> {
@@ -351,9 +345,7 @@ mod tests {
     }
 
     fn of_one(status: NodeStatus) -> Survey {
-        let (node, masters) = ("a".into(), Vec::new());
-        let node = NodeSurvey { node, masters, asked: None, unlisted: None, status: Ok(status) };
-        Survey::of(vec![node], 1)
+        Survey::of(vec![NodeSurvey::of("a", Ok(status))], 1)
     }
 
     #[test]

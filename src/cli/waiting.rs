@@ -21,7 +21,8 @@ const TELL_EVERY: Duration = Duration::from_millis(500);
 /// that something more was said.
 const AGAIN_MIN: Duration = Duration::from_secs(5);
 const AGAIN_MAX: Duration = Duration::from_secs(60);
-/// How many words of a vote tell what is wrong: a time, or a number that changes, comes later.
+/// How many words of a vote tell what is wrong: a time that changes comes later. How many Sentinels
+/// have answered is one of them ("unreachable: 1 of 3 ..."): another number is worth a line.
 const KIND_WORDS: usize = 3;
 /// The columns that a name always keeps.
 const NAME_MIN: usize = 8;
@@ -328,6 +329,10 @@ mod tests {
             pauses.push(notices.pause().as_secs());
         }
         assert_eq!(pauses, [5, 5, 5, 10, 20, 40, 40, 60, 60]);
+        let few = |count| Vote::Unreachable(format!("{count} of 3 Sentinels answered").into());
+        notices.of(obstacles(&[few(1)]));
+        assert!(notices.of(obstacles(&[few(1)])).is_empty());
+        assert!(!notices.of(obstacles(&[few(2)])).is_empty());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::length::Length;
 use super::printable::InShort;
-use super::sentinel;
+use super::silence;
 use super::vote::{NodeReport, Summary, Vote};
 use crate::engine::{Ending, Fence, Quorum};
 
@@ -98,7 +98,7 @@ impl fmt::Display for AcquireError {
         }
         let is_silent = |node: &NodeReport| match &node.vote {
             Vote::TimedOut => true,
-            Vote::Unreachable(text) => sentinel::is_waiting(text),
+            Vote::Unreachable(text) => silence::is_of_sentinels_in_time(text),
             _ => false,
         };
         // A node that was late may have said since why it does not grant.

@@ -17,6 +17,8 @@ use super::reading::has_no_place;
 use super::vote::Vote;
 use super::wakes::Bell;
 use crate::engine::NODES_MAX;
+#[cfg(feature = "cli")]
+use crate::wire::code;
 use crate::wire::resp::Reply;
 
 /// Why there is no reply.
@@ -52,25 +54,11 @@ impl NoReply {
     }
 }
 
-/// What is said of one of several servers that has not answered in time.
-pub(crate) const NO_ANSWER: &str = "no answer";
-
-/// Of several reasons, one that needs action; if there is only silence, all of them.
-pub(super) fn most_telling(failures: Vec<NoReply>, silence: &str) -> NoReply {
-    let (mut silent, mut rest) = (Vec::new(), Vec::new());
-    for failure in failures {
-        match failure {
-            NoReply::Unreachable(text) => silent.push(text),
-            NoReply::TimedOut => silent.push(NO_ANSWER.into()),
-            failure => rest.push(failure),
-        }
-    }
-    let is_refused = |failure: &NoReply| matches!(failure, NoReply::Refused(_));
-    let at = rest.iter().position(is_refused).unwrap_or(0);
-    if rest.is_empty() {
-        return NoReply::Unreachable(format!("{silence}: {}", silent.join("; ")).into());
-    }
-    rest.swap_remove(at)
+/// Whether this text is that of a server on the way to the node, not of the node itself: it begins
+/// with a place, as [`NoReply::at`] makes it, and not with the code word of an error.
+#[cfg(feature = "cli")]
+pub(crate) fn is_from_the_way(text: &str) -> bool {
+    !code::word_of(text).bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
 impl From<NoReply> for Vote {
@@ -402,6 +390,20 @@ impl ReplyTo {
 mod tests {
     use super::*;
     use futures_util::FutureExt;
+
+    #[cfg(feature = "cli")]
+    #[test]
+    fn what_servers_on_the_way_say_is_not_taken_for_the_words_of_the_node() {
+        let text = |failure: NoReply| match failure {
+            NoReply::Unavailable(text) => text,
+            other => panic!("{other:?}"),
+        };
+        let own = NoReply::Unavailable("LOADING x".into());
+        assert!(!is_from_the_way(&text(own.clone())));
+        for place in ["h:7000", "H:7000", "[::1]:7000", "Sentinel h:26379", "its master h:7000"] {
+            assert!(is_from_the_way(&text(own.clone().at(place))), "{place}");
+        }
+    }
 
     /// It had two votes if the connection of the first was broken when the second came.
     #[test]

@@ -11,7 +11,7 @@ use super::destination::Destination;
 use super::inbox::ReplyTo;
 use super::link::{Link, LinkSeat};
 use super::packet::Packet;
-use super::seeds::NOBODY;
+use super::silence::NOBODY;
 use super::slot_links::{SlotLinks, Spawn};
 use super::slot_shares::MoveTarget;
 use super::vote::Vote;

@@ -62,6 +62,7 @@ mod search;
 mod seeds;
 mod sentinel;
 mod settings;
+mod silence;
 mod slot_links;
 mod slot_shares;
 mod slots;
@@ -91,7 +92,7 @@ pub use error::{
 pub use guard::{Guard, Leaked};
 pub use holder::Holder;
 #[cfg(feature = "cli")]
-pub(crate) use inbox::NO_ANSWER;
+pub(crate) use inbox::is_from_the_way;
 #[cfg(feature = "cli")]
 pub(crate) use inspect::LISTED_MAX;
 pub use inspect::{NodeInfo, NodeLocks};
@@ -107,15 +108,13 @@ pub use node_status::{
     Excess, FailingMaster, NodeStatus, ReplicaStatus, SlotMove, SlotShare, Support, WaitsIn,
 };
 #[cfg(feature = "cli")]
-pub(crate) use printable::{Printable, PrintableName, is_plain};
+pub(crate) use printable::{Printable, PrintableName, is_plain, listed};
 pub use replicas::{Misfit, UnfitReplica};
-#[cfg(feature = "cli")]
-pub(crate) use seeds::NOBODY;
-#[cfg(feature = "cli")]
-pub(crate) use sentinel::NO_SENTINEL;
 pub use settings::{LockerBuilder, NAME_MAX};
 #[doc(hidden)]
 pub use settings::{OptionRanges, TTL_MAX_DEFAULT, check_name};
+#[cfg(feature = "cli")]
+pub(crate) use silence::is_of_silence;
 pub use survey::{LockSurvey, NodeSurvey, Survey};
 #[doc(hidden)]
 pub use vote::Summary;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::length::Length;
+use super::printable::listed;
 use super::reading::error_vote;
 use super::vote::{NodeReport, Vote};
 use crate::engine::{Fence, SLOTS};
@@ -303,11 +304,8 @@ fn first_failure(silent: &[NodeReport]) -> Vote {
     let causes: Vec<&NodeReport> = silent.iter().filter(is_cause).collect();
     match (down, &causes[..]) {
         (Some(down), [_, ..]) => {
-            let mut named: Vec<String> =
-                causes.iter().take(NAMED).map(ToString::to_string).collect();
-            let more = causes.len() - named.len();
-            named.extend((more > 0).then(|| format!("and {more} more")));
-            Vote::Unavailable(format!("{down}: {}", named.join("; ")).into())
+            let named = causes.iter().take(NAMED).map(ToString::to_string).collect();
+            Vote::Unavailable(format!("{down}: {}", listed(named, causes.len(), "; ")).into())
         }
         _ => silent.first().map_or(Vote::TimedOut, |report| report.vote.clone()),
     }
@@ -455,7 +453,7 @@ mod tests {
         let four: Vec<String> = (1..=4).map(|at| format!("m:{at}: timed out")).collect();
         let four = four.join("; ");
         assert_eq!(told(4), format!("not serving: CLUSTERDOWN x: {four}"));
-        assert_eq!(told(6), format!("not serving: CLUSTERDOWN x: {four}; and 2 more"));
+        assert_eq!(told(6), format!("not serving: CLUSTERDOWN x: {four}; 2 more"));
     }
 
     #[test]

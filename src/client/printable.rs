@@ -112,6 +112,13 @@ impl fmt::Debug for Printable<'_> {
     }
 }
 
+/// The first texts of a list, and how many more of `all` there are.
+pub(crate) fn listed(mut first: Vec<String>, all: usize, between: &str) -> String {
+    let more = all.saturating_sub(first.len());
+    first.extend((more > 0).then(|| format!("{more} more")));
+    first.join(between)
+}
+
 /// Whether a character appears as itself, and has a width.
 pub(crate) fn is_plain(c: char) -> bool {
     if c.is_ascii() {

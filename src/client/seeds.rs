@@ -10,9 +10,10 @@ use tokio::time::timeout;
 use tokio_rustls::rustls;
 
 use super::connect::{Address, exchange_by};
-use super::inbox::{NO_ANSWER, NoReply, most_telling};
+use super::inbox::NoReply;
 use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
+use super::silence::{NO_ANSWER, NOBODY, most_telling};
 use super::slots::{SlotRange, read_slots};
 use crate::engine::SLOTS;
 use crate::wire::resp::Reader;
@@ -22,8 +23,6 @@ const NEXT_AFTER: Duration = Duration::from_millis(25);
 /// How long the next answer may take once all are asked, and one has told of a Cluster that lacks
 /// slots.
 const BETTER_WITHIN: Duration = Duration::from_millis(250);
-/// The text if no server answers.
-pub(crate) const NOBODY: &str = "no node of the Cluster answers";
 /// So many servers that tell the same of such a Cluster are enough.
 const AGREEING: usize = 3;
 
@@ -119,7 +118,7 @@ impl Seeds {
     }
 
     /// Asks which master has which slots: the `known` ones first, then the other seeds. Each has
-    /// `patience` to answer, but one that hangs delays the next only for a moment. If the first
+    /// `limit` to answer, but one that hangs delays the next only for a moment. If the first
     /// that answers tells of all slots, that is the answer. Otherwise others are asked, and what
     /// most of them tell counts, or else what tells of most slots: a server that was removed from
     /// the Cluster may have some again, by the keys that it has kept.
@@ -129,11 +128,11 @@ impl Seeds {
     pub(super) async fn ask(
         &self,
         known: Vec<Location>,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Vec<SlotRange>, NoReply> {
         let new = self.places.iter().filter(|place| !known.contains(place)).cloned();
         let places: Vec<Location> = known.iter().cloned().chain(new).collect();
-        let ask = |place: Location| async move { self.ask_within(patience, &place).await };
+        let ask = |place: Location| async move { self.ask_within(limit, &place).await };
         let (mut places, mut asked) = (places.into_iter(), FuturesUnordered::new());
         let (mut failures, mut views) = (Vec::new(), Views::default());
         loop {
@@ -180,16 +179,16 @@ impl Seeds {
         judged.collect()
     }
 
-    /// The answer of one server within `patience`.
+    /// The answer of one server within `limit`.
     ///
     /// # Errors
     /// Why there is none, with the server.
     async fn ask_within(
         &self,
-        patience: Duration,
+        limit: Duration,
         place: &Location,
     ) -> Result<Vec<SlotRange>, NoReply> {
-        let told = timeout(patience, self.ask_one(place)).await;
+        let told = timeout(limit, self.ask_one(place)).await;
         let told = told.unwrap_or_else(|_| Err(NoReply::Unreachable(NO_ANSWER.into())));
         told.map_err(|failure| failure.at(place))
     }

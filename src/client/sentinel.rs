@@ -18,34 +18,19 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, Either, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::rustls;
 
 use super::connect::{Address, Login, Stream, exchange_by};
-use super::inbox::{NO_ANSWER, NoReply, most_telling};
+use super::inbox::NoReply;
 use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
+use super::silence::{self, NO_ANSWER, NO_SENTINEL, most_telling};
 use crate::wire::code;
 use crate::wire::resp::{Reader, Reply};
 
 /// What a Sentinel publishes when a group has another master.
 const SWITCHED: &[u8] = b"+switch-master";
-/// The text if no Sentinel answers.
-pub(crate) const NO_SENTINEL: &str = "no Sentinel answers";
-/// Between that and the Sentinels, if all of them are silent.
-const NONE_OF: &str = ": none of ";
-/// The end of the text if only some Sentinels have answered.
-const FEW_SENTINELS: &str = ", and the client waits a moment for most";
-/// The most Sentinels that are named.
-const NAMED: usize = 4;
-
-/// Whether this is what is said of a group whose master is not known in time.
-pub(super) fn is_waiting(text: &str) -> bool {
-    let of_none = text.strip_prefix(NO_SENTINEL);
-    text.ends_with(FEW_SENTINELS)
-        || of_none.is_some_and(|rest| rest.is_empty() || rest.starts_with(NONE_OF))
-}
-
 /// When most Sentinels have answered, the others have this long to report something newer.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 /// A Sentinel on whose connection nothing can arrive is asked again after this long, and then after
@@ -53,6 +38,9 @@ const STRAGGLERS: Duration = Duration::from_millis(100);
 const AGAIN_MIN: Duration = Duration::from_secs(1);
 /// The longest pause before it is asked again.
 const AGAIN_MAX: Duration = Duration::from_secs(10);
+/// How long a hint counts. A Sentinel tells the others of a change every two seconds: what they do
+/// not know after this long was undone, as when it died together with the master that it had named.
+const HINT_MAX: Duration = Duration::from_secs(10);
 
 /// The master of a group, whichever server that is.
 #[derive(Debug, Clone)]
@@ -64,13 +52,21 @@ pub(super) struct WatchedGroup {
     is_tls: bool,
     /// The login of the master, and everything else that does not depend on where it is.
     login: Address,
-    /// The master that ended the last watch, with its epoch: the Sentinel that knows it may answer
-    /// the next question too late to be heard.
-    hint: Arc<Mutex<Option<(Location, u64)>>>,
+    hint: Arc<Mutex<Option<Hint>>>,
     /// Which Sentinels answered when they were asked last, so far.
     heard: Arc<Mutex<Vec<Arc<str>>>>,
     /// What the Sentinels said that refuse the client.
     refused: Arc<Mutex<HashMap<Arc<str>, Arc<str>>>>,
+}
+
+/// The master that ended the last watch: the Sentinel that knows it may answer the next questions
+/// too late to be heard. It is kept until a connection stands, because the master may refuse at
+/// first: then the older answers of other Sentinels would lead back to the old one.
+#[derive(Debug, Clone)]
+struct Hint {
+    master: Location,
+    epoch: u64,
+    ends_at: Instant,
 }
 
 /// A Sentinel's answer about the group.
@@ -97,7 +93,7 @@ pub(super) struct SwitchWatch {
     master: Location,
     epoch: u64,
     /// How long a Sentinel has to answer.
-    patience: Duration,
+    limit: Duration,
     posts: Vec<Post>,
     /// The questions to the Sentinels that have no post.
     asked: FuturesUnordered<BoxFuture<'static, AskedAgain>>,
@@ -126,7 +122,7 @@ impl WatchedGroup {
         })
     }
 
-    fn hint(&self) -> MutexGuard<'_, Option<(Location, u64)>> {
+    fn hint(&self) -> MutexGuard<'_, Option<Hint>> {
         // Nothing panics while the lock is held, so the hint is intact even if it is poisoned.
         self.hint.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -169,7 +165,7 @@ impl WatchedGroup {
     }
 
     /// Connects to the master, with a watch that tells when another server becomes the master.
-    /// `patience` is how long the Sentinels have to answer; `note_asked` is told which master they
+    /// `limit` is how long the Sentinels have to answer; `note_asked` is told which master they
     /// name, before it is asked.
     ///
     /// # Errors
@@ -177,22 +173,21 @@ impl WatchedGroup {
     pub(super) async fn connect(
         &self,
         channel: &[u8],
-        patience: Duration,
+        limit: Duration,
         note_asked: &(dyn Fn(&Arc<str>) + Send + Sync),
     ) -> Result<(Login, Arc<str>, SwitchWatch), NoReply> {
-        let told = self.ask_all(patience).await?;
+        let told = self.ask_all(limit).await?;
         let newest = newest(&told).ok_or_else(|| NoReply::Unreachable("no Sentinel".into()))?;
-        let hint = self.hint().take();
-        let hint = hint.filter(|(_, epoch)| *epoch > newest.epoch);
-        let (place, epoch) = hint.unwrap_or_else(|| (newest.master.clone(), newest.epoch));
+        let (place, epoch) = self.newest_of(newest);
         let master = self.login.master_at(place.clone());
         let name = Arc::clone(master.name());
         note_asked(&name);
         let login = master.connect(channel).await;
         let login = login.map_err(|failure| failure.at(format_args!("its master {name}")))?;
+        self.hint().take();
         let posts: Vec<Post> = told.into_iter().map(|told| told.post).collect();
         let (group, asked) = (Arc::new(self.clone()), FuturesUnordered::new());
-        let watch = SwitchWatch { group, master: place, epoch, patience, posts, asked };
+        let watch = SwitchWatch { group, master: place, epoch, limit, posts, asked };
         for sentinel in &self.sentinels {
             if watch.posts.iter().all(|post| post.sentinel.name() != sentinel.name()) {
                 watch.ask_later(sentinel.clone(), AGAIN_MIN);
@@ -201,34 +196,42 @@ impl WatchedGroup {
         Ok((login, name, watch))
     }
 
+    /// The newer of this answer and the hint: the master, and its epoch.
+    fn newest_of(&self, told: &SentinelAnswer) -> (Location, u64) {
+        let is_newer = |hint: &&Hint| hint.epoch > told.epoch && Instant::now() < hint.ends_at;
+        match self.hint().as_ref().filter(is_newer) {
+            Some(hint) => (hint.master.clone(), hint.epoch),
+            None => (told.master.clone(), told.epoch),
+        }
+    }
+
     /// The answers of the Sentinels, at least one. Once there is one, most are waited for no longer
-    /// than an eighth of the patience, half of the time in which a node has to answer: the rest is
-    /// for the master.
-    async fn ask_all(&self, patience: Duration) -> Result<Vec<SentinelAnswer>, NoReply> {
-        let asked = self.sentinels.iter().map(|sentinel| self.ask_within(patience, sentinel));
+    /// than an eighth of the limit: half of the time in which a node has to answer, or a quarter of
+    /// a second if that is longer. The rest is for the master.
+    async fn ask_all(&self, limit: Duration) -> Result<Vec<SentinelAnswer>, NoReply> {
+        let asked = self.sentinels.iter().map(|sentinel| self.ask_within(limit, sentinel));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut told, mut failures) = (Vec::new(), Vec::new());
-        let enough = tokio::time::Instant::now() + patience / 8;
-        let mut patience_left = pin!(sleep(patience));
+        let enough = Instant::now() + limit / 8;
+        let mut time_left = pin!(sleep(limit));
         loop {
-            let answer = match select(asked.next(), patience_left.as_mut()).await {
+            let answer = match select(asked.next(), time_left.as_mut()).await {
                 Either::Left((Some(answer), _)) => answer,
                 Either::Left((None, _)) | Either::Right(_) => break,
             };
             match answer {
-                Ok(Some(one)) => {
+                Ok(one) => {
                     told.push(one);
                     let names = told.iter().map(|told| Arc::clone(told.post.sentinel.name()));
                     *self.heard() = names.collect();
                 }
-                Ok(None) => failures.push(self.unknown()),
                 Err(failure) => failures.push(failure),
             }
             if !told.is_empty() {
                 let has_most = told.len() * 2 > self.sentinels.len();
-                let soon = if has_most { tokio::time::Instant::now() + STRAGGLERS } else { enough };
-                let ends_at = patience_left.deadline().min(soon);
-                patience_left.as_mut().reset(ends_at);
+                let soon = if has_most { Instant::now() + STRAGGLERS } else { enough };
+                let ends_at = time_left.deadline().min(soon);
+                time_left.as_mut().reset(ends_at);
             }
         }
         if told.is_empty() {
@@ -238,33 +241,15 @@ impl WatchedGroup {
         Ok(told)
     }
 
-    /// What is said while the master is not known: nobody answers, or some Sentinels have, and most
-    /// are waited for. Those that have not are named, if they are few.
+    /// What is said while the master is not known.
     pub(super) fn silence(&self) -> Arc<str> {
-        let (heard, all) = (self.heard().clone(), self.sentinels.len());
         let names = self.sentinels.iter().map(|sentinel| &**sentinel.name());
-        let silent: Vec<&str> =
-            names.filter(|&name| heard.iter().all(|heard| **heard != *name)).collect();
-        let is_few = (1..=NAMED).contains(&silent.len());
-        let named = is_few.then(|| silent.join(", "));
-        match (heard.len(), named) {
-            (0, Some(names)) => format!("{NO_SENTINEL}{NONE_OF}{names}").into(),
-            (0, None) => NO_SENTINEL.into(),
-            (heard, named) => {
-                let but = named.map(|names| format!(" (not {names})")).unwrap_or_default();
-                let text = format!("{heard} of {all} Sentinels answered in time{but}");
-                format!("{text}{FEW_SENTINELS}").into()
-            }
-        }
+        silence::of_sentinels(&names.collect::<Vec<_>>(), &self.heard()).into()
     }
 
     /// Why Sentinels in the URL do not lead to the group.
     pub(super) async fn dead_ends(&self, patience: Duration) -> Vec<NoReply> {
-        let asked = self.sentinels.iter().map(|sentinel| async move {
-            let unknown = || NoReply::Refused("it does not know the group".into());
-            let told = self.ask_within(patience, sentinel).await;
-            told.and_then(|told| told.ok_or_else(|| in_words(sentinel, unknown())))
-        });
+        let asked = self.sentinels.iter().map(|sentinel| self.ask_within(patience, sentinel));
         let (mut told, mut failures) = (Vec::new(), Vec::new());
         for answer in join_all(asked).await {
             match answer {
@@ -306,16 +291,16 @@ impl WatchedGroup {
         is_few.then(|| NoReply::Unavailable(text.into()))
     }
 
-    /// The answer of one Sentinel within `patience`; `None` if it does not know the group.
+    /// The answer of one Sentinel within `limit`.
     ///
     /// # Errors
     /// Why there is none, with the Sentinel's name.
     async fn ask_within(
         &self,
-        patience: Duration,
+        limit: Duration,
         sentinel: &Address,
-    ) -> Result<Option<SentinelAnswer>, NoReply> {
-        let told = timeout(patience, self.ask(sentinel)).await;
+    ) -> Result<SentinelAnswer, NoReply> {
+        let told = timeout(limit, self.ask(sentinel)).await;
         let told = told.unwrap_or_else(|_| Err(NoReply::Unreachable(NO_ANSWER.into())));
         match &told {
             Ok(_) => self.note_refusal(sentinel.name(), None),
@@ -344,7 +329,7 @@ impl WatchedGroup {
     }
 
     /// Asks a Sentinel for the master, and to tell of its successors.
-    async fn ask(&self, sentinel: &Address) -> Result<Option<SentinelAnswer>, NoReply> {
+    async fn ask(&self, sentinel: &Address) -> Result<SentinelAnswer, NoReply> {
         let mut stream = sentinel.enter().await?;
         let group = self.group.as_bytes();
         // All in one write, so that no change falls in between.
@@ -362,7 +347,7 @@ impl WatchedGroup {
         }
         let place = match replies.first() {
             Some(Reply::List(place)) => place,
-            Some(Reply::Nil) => return Ok(None),
+            Some(Reply::Nil) => return Err(self.unknown()),
             Some(Reply::Error(text)) => return Err(refusal(text)),
             _ => return Err(NoReply::Garbled("not what a Sentinel answers".into())),
         };
@@ -377,12 +362,12 @@ impl WatchedGroup {
         let epoch = number(b"config-epoch").unwrap_or(0);
         let others = number(b"num-other-sentinels").and_then(|others| others.try_into().ok());
         let post = Post { sentinel: sentinel.clone(), stream, reader };
-        Ok(Some(SentinelAnswer { master, epoch, others: others.unwrap_or(0), post }))
+        Ok(SentinelAnswer { master, epoch, others: others.unwrap_or(0), post })
     }
 
     fn unknown(&self) -> NoReply {
         let text = format!(
-            "the Sentinels do not know a group '{}': SENTINEL MASTERS lists those that they do",
+            "it does not know a group '{}', only those that SENTINEL MASTERS lists",
             self.group
         );
         NoReply::Refused(text.into())
@@ -480,18 +465,20 @@ impl SwitchWatch {
         }
         let is_over = is_newer && told.master != self.master;
         if is_over {
-            *self.group.hint() = Some((told.master.clone(), told.epoch));
+            let (master, epoch) = (told.master.clone(), told.epoch);
+            let ends_at = Instant::now() + HINT_MAX;
+            *self.group.hint() = Some(Hint { master, epoch, ends_at });
         }
         is_over
     }
 
     fn ask_later(&self, sentinel: Address, pause: Duration) {
-        let (group, patience) = (Arc::clone(&self.group), self.patience);
+        let (group, limit) = (Arc::clone(&self.group), self.limit);
         // So that clients do not return in step.
         let shortened = pause.mul_f64(0.5 + sentinel.jitter() / 2.0);
         self.asked.push(Box::pin(async move {
             sleep(shortened).await;
-            let told = group.ask_within(patience, &sentinel).await.ok().flatten();
+            let told = group.ask_within(limit, &sentinel).await.ok();
             AskedAgain { sentinel, pause, told }
         }));
     }
@@ -535,6 +522,8 @@ fn is_switch(message: &Reply, group: &[u8], master: &Location) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
     use crate::client::node_url;
 
@@ -597,37 +586,68 @@ mod tests {
         assert_eq!(newest(&[]), None);
     }
 
-    /// Regression: it was said that none answers, while one did.
-    #[test]
-    fn sentinels_that_have_answered_are_not_said_to_be_silent() {
-        let silence = |url: &str, heard: &[&str]| {
-            let group = group(url);
-            *group.heard() = heard.iter().map(|name| format!("{name}:26379").into()).collect();
-            let told = group.silence();
-            assert!(is_waiting(&told), "{told}");
-            told.to_string()
-        };
-        let three = "redis+sentinel://a,b,c/m";
-        let (a, b, c) = ("a:26379", "b:26379", "c:26379");
-        assert_eq!(silence(three, &[]), format!("no Sentinel answers: none of {a}, {b}, {c}"));
-        let told = silence(three, &["b"]);
-        assert!(
-            told.starts_with(&format!("1 of 3 Sentinels answered in time (not {a}, {c}), and"))
-        );
-        let five = "redis+sentinel://a,b,c,d,e/m";
-        assert_eq!(silence(five, &[]), NO_SENTINEL);
-        assert!(silence(five, &["c"]).starts_with("1 of 5 Sentinels answered in time (not a:"));
-        assert!(!is_waiting("no Sentinel answers: Sentinel a: connection refused"));
+    /// Answers what arrives on each connection with these texts, one after the other.
+    async fn fake(texts: Vec<String>) -> u16 {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = server.accept().await.unwrap();
+                let texts = texts.clone();
+                tokio::spawn(async move {
+                    for text in texts {
+                        assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+                        stream.write_all(text.as_bytes()).await.unwrap();
+                    }
+                    stream.read(&mut [0; 1]).await
+                });
+            }
+        });
+        port
     }
 
-    #[test]
-    fn what_somebody_has_to_mend_is_told_before_silence() {
-        let silent = |text: &str| NoReply::Unreachable(text.into());
-        let refused = NoReply::Refused("x".into());
-        let both = most_telling(vec![silent("a"), refused.clone(), silent("b")], NO_SENTINEL);
-        assert_eq!(both, refused);
-        let all = most_telling(vec![silent("a"), silent("b")], NO_SENTINEL);
-        assert_eq!(all, silent("no Sentinel answers: a; b"));
+    /// A server with this role.
+    async fn server(role: &str) -> u16 {
+        let role = format!("*1\r\n${}\r\n{role}\r\n", role.len());
+        fake(vec!["%0\r\n".into(), format!("+PONG\r\n$-1\r\n{role}")]).await
+    }
+
+    /// Regression: the hint was gone after one try, and the next one led to the old master.
+    #[tokio::test]
+    async fn a_hint_counts_until_its_master_lets_the_client_in_but_not_for_ever() {
+        let (old, refusing) = (server("master").await.to_string(), server("slave").await);
+        let place = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{old}\r\n", old.len());
+        let epoch = "*2\r\n$12\r\nconfig-epoch\r\n$1\r\n6\r\n";
+        let sentinel = fake(vec![format!("{place}{epoch}:1\r\n")]).await;
+        let mut group = group(&format!("redis+sentinel://127.0.0.1:{sentinel}/m"));
+        group.set_deaf();
+        let hint = |port: u16, epoch| {
+            let master = Location::Tcp { host: "127.0.0.1".to_owned(), port, is_tls: false };
+            Hint { master, epoch, ends_at: Instant::now() + HINT_MAX }
+        };
+        let asked = async || {
+            let asked = Mutex::new(None);
+            let note = |name: &Arc<str>| *asked.lock().unwrap() = Some(name.to_string());
+            let connected = group.connect(b"c", Duration::from_secs(9), &note).await;
+            (asked.into_inner().unwrap().unwrap(), connected.is_ok())
+        };
+        *group.hint() = Some(hint(refusing, 7));
+        let refused = (format!("127.0.0.1:{refusing}"), false);
+        assert_eq!([asked().await, asked().await], [refused.clone(), refused]);
+        // It was promoted.
+        let new = server("master").await;
+        let told = (format!("127.0.0.1:{old}"), true);
+        for (hint, is_used) in [
+            (hint(new, 7), true),
+            (hint(new, 6), false),
+            (Hint { ends_at: Instant::now(), ..hint(refusing, 7) }, false),
+        ] {
+            *group.hint() = Some(hint);
+            let other = (format!("127.0.0.1:{new}"), true);
+            assert_eq!(asked().await, if is_used { other } else { told.clone() });
+            assert!(group.hint().is_none(), "the connection stands");
+            assert_eq!(asked().await, told);
+        }
     }
 
     #[test]

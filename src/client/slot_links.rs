@@ -489,7 +489,7 @@ async fn keep_fresh(routing: Weak<Routing>, is_old: Arc<Notify>) {
     let (mut pause, mut before) = (REFRESH_MIN, Vec::new());
     loop {
         let Some(now) = routing.upgrade() else { return };
-        let (seeds, patience) = (now.seeds.clone(), stall_of(now.patience));
+        let (seeds, limit) = (now.seeds.clone(), stall_of(now.patience));
         let mut known: Vec<Location> =
             now.routes().masters.iter().map(|master| master.place.clone()).collect();
         drop(now);
@@ -498,7 +498,7 @@ async fn keep_fresh(routing: Weak<Routing>, is_old: Arc<Notify>) {
             let first = rand::random_range(0..known.len());
             known.rotate_left(first);
         }
-        let told = seeds.ask(known, patience).await;
+        let told = seeds.ask(known, limit).await;
         let Some(now) = routing.upgrade() else { return };
         let told = told.and_then(|ranges| now.install(ranges.clone()).map(|()| ranges));
         match told {

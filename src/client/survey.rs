@@ -1,9 +1,9 @@
 //! A survey of all nodes: what each reports about itself, and which locks it has.
 //!
-//! The only source of `lockmod status`, `lockmod top` and `lockmod exporter`. It changes nothing
-//! anywhere, asks all nodes at the same time, and bounds what it asks for: the status of a server
-//! is one command, or four in a Cluster, and locks are listed only up to a number that the caller
-//! gives.
+//! The source of `lockmod status`, `lockmod top` and `lockmod exporter`; only `status` asks more,
+//! whether the servers in the URLs lead to their nodes. It changes nothing anywhere, asks all nodes
+//! at the same time, and bounds what it asks for: the status of a server is one command, or four in
+//! a Cluster, and locks are listed only up to a number that the caller gives.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -78,8 +78,8 @@ pub struct NodeSurvey {
     /// The current master, if the node is the master of a group under Sentinel; all masters of a
     /// Cluster. Empty for a single server.
     pub masters: Vec<Arc<str>>,
-    /// While the node does not answer, the master of the group that was asked last, if one was: it
-    /// may not be the master any more.
+    /// While the node does not answer and `masters` is empty, the master of the group that was
+    /// asked last, if one was: it may not be the master any more.
     pub asked: Option<Arc<str>>,
     /// Its status, or its vote if it does not report one.
     pub status: Result<NodeStatus, Vote>,
@@ -563,6 +563,15 @@ impl NodeSurvey {
 }
 
 #[cfg(test)]
+impl NodeSurvey {
+    /// Of a single server.
+    pub(crate) fn of(node: &str, status: Result<NodeStatus, Vote>) -> NodeSurvey {
+        let (node, masters) = (node.into(), Vec::new());
+        NodeSurvey { node, masters, asked: None, status, unlisted: None }
+    }
+}
+
+#[cfg(test)]
 impl Survey {
     /// Of these nodes and no lock.
     pub(crate) fn of(nodes: Vec<NodeSurvey>, quorum: usize) -> Survey {
@@ -585,16 +594,13 @@ mod tests {
     use super::*;
 
     fn survey(fences: &[Option<u64>]) -> Survey {
-        let node = |fence: &Option<u64>| NodeSurvey {
-            node: Arc::from("n"),
-            masters: Vec::new(),
-            asked: None,
-            unlisted: None,
-            status: fence.ok_or(Vote::TimedOut).map(|fence| NodeStatus {
+        let node = |fence: &Option<u64>| {
+            let status = |fence| NodeStatus {
                 is_master: true,
                 highest_fence: Fence::new(fence).unwrap(),
                 ..NodeStatus::default()
-            }),
+            };
+            NodeSurvey::of("n", fence.ok_or(Vote::TimedOut).map(status))
         };
         let quorum = fences.len() / 2 + 1;
         Survey::of(fences.iter().map(node).collect(), quorum)

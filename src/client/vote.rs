@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::length::Length;
-use super::printable::Printable;
+use super::printable::{Printable, listed};
 use crate::engine::{Answer, Extension, Fence, Quorum, RaiseAnswer, Stand};
 use crate::wire::code::{self, Meaning};
 use crate::wire::lock_info::LockInfo;
@@ -461,11 +461,7 @@ impl<'a> Group<'a> {
     /// The names of these nodes, shortened.
     pub(crate) fn names(&self) -> String {
         let named = &self.nodes[..self.count().min(NAMED_MAX)];
-        let names: Vec<String> = named.iter().map(|report| report.place()).collect();
-        match self.count() - named.len() {
-            0 => names.join(", "),
-            more => format!("{} and {more} more", names.join(", ")),
-        }
+        listed(named.iter().map(|report| report.place()).collect(), self.count(), ", ")
     }
 }
 
@@ -656,7 +652,7 @@ mod tests {
         assert_eq!(said, "1 of 1 node unreachable (refused): n0");
         let mut votes = vec![Vote::TimedOut; 5];
         votes.push(Vote::NotHeld);
-        let said = "5 of 6 nodes timed out: n0, n1, n2 and 2 more; 1 free";
+        let said = "5 of 6 nodes timed out: n0, n1, n2, 2 more; 1 free";
         assert_eq!(Summary(&reports(votes)).to_string(), said);
     }
 

@@ -71,7 +71,9 @@ const ATTACHED: &str = "replicas are attached";
 const FAILING: &str = "a master of it does not grant in all its slots";
 const IN_SLOTS: &str = "a Cluster, or a server of one that grants";
 const OF_CLUSTER: &str = "a Cluster, or a server of one";
-const ONE_MASTER: &str = "a replica, or a group under Sentinel";
+const LOCKED: &str = "there is such a lock";
+const ONE_MASTER: &str = "a replica, or a group under Sentinel whose master is known";
+const SILENT: &str = "it does not answer";
 
 #[test]
 fn the_keys_of_a_status_are_those_that_are_documented() {
@@ -81,9 +83,11 @@ fn the_keys_of_a_status_are_those_that_are_documented() {
         wait_until("it grants", || matches!(server.run(&line), Ok(redis::Value::Int(_))));
     };
 
+    check("redis+sentinel://127.0.0.1:1/mymaster", &[SILENT], &mut covered);
     let mut single = nodes(3);
-    acquire(&single[0], "job");
     check(&single[0].url(), &[ANSWERS], &mut covered);
+    acquire(&single[0], "job");
+    check(&single[0].url(), &[ANSWERS, LOCKED], &mut covered);
     single[2].kill();
     single[1].run("ACL SETUSER few on >secret ~* -@all +ping +info +lock.info").unwrap();
     let few = single[1].url().replace("//", "//few:secret@");
@@ -95,7 +99,8 @@ fn the_keys_of_a_status_are_those_that_are_documented() {
     let urls = [&single[0].url(), &few, &single[2].url(), &replica.url(), "redis://127.0.0.1:1"];
     let conditions = [
         ANSWERS,
-        "it does not answer",
+        LOCKED,
+        SILENT,
         "its locks cannot be listed",
         ATTACHED,
         ONE_MASTER,
@@ -107,15 +112,15 @@ fn the_keys_of_a_status_are_those_that_are_documented() {
     let member = || Server::builder().module_arg("max-ttl", 60_000).module_arg("replicas", 2);
     let group = Group::start(2, || member().module_arg("quarantine", "no"));
     acquire(&group.servers[0], "job");
-    let conditions = [ANSWERS, "`lockmod.replicas` is set", ATTACHED, ONE_MASTER];
+    let conditions = [ANSWERS, LOCKED, "`lockmod.replicas` is set", ATTACHED, ONE_MASTER];
     check(&group.url(), &conditions, &mut covered);
 
     let part = || Server::builder().config("cluster-require-full-coverage", "no");
     let mut cluster = Cluster::start(3, part);
     acquire(&cluster.masters[0], &cluster.tag_at(0));
-    let conditions = [ANSWERS, IN_SLOTS, OF_CLUSTER, "a Cluster"];
+    let conditions = [ANSWERS, LOCKED, IN_SLOTS, OF_CLUSTER, "a Cluster"];
     check(&cluster.url(), &conditions, &mut covered);
-    check(&cluster.masters[0].url(), &conditions[..3], &mut covered);
+    check(&cluster.masters[0].url(), &conditions[..4], &mut covered);
     cluster.begin_to_move(&cluster.tag_at(0), 1);
     let moving = [&conditions[..], &["slots are moving"]].concat();
     check(&cluster.url(), &moving, &mut covered);

@@ -92,6 +92,15 @@ impl Source {
         lines.map(|(_, line)| line.clone()).collect()
     }
 
+    /// The literals of the item that begins with this text, as far as they are of several words.
+    fn texts_in(&self, item: &str) -> Vec<String> {
+        let start = self.text.find(item).unwrap_or_else(|| panic!("no {item}"));
+        let end = self.text[start..].find("\n}").expect("its end") + start;
+        let texts = self.literals.iter().filter(|(at, _)| (start..end).contains(at));
+        let texts = texts.map(|(_, text)| text.clone()).filter(|text| text.contains(' '));
+        texts.collect()
+    }
+
     /// The text of the engine's warnings: one line for each branch.
     fn warnings(&self) -> Vec<String> {
         let Some(start) = self.text.find("impl fmt::Display for Warning") else { return vec![] };
@@ -150,6 +159,42 @@ fn every_log_line_is_explained_and_every_explained_one_is_logged() {
     };
     let stale: Vec<_> = documented.iter().filter(|line| !said(line)).collect();
     assert!(stale.is_empty(), "never logged: {stale:#?}");
+}
+
+#[test]
+fn every_part_of_a_state_is_explained() {
+    let text = fs::read_to_string(root().join("docs/operations.md")).expect("the document");
+    let rows = text.lines().skip_while(|line| *line != "| STATE | means |").skip(2);
+    let rows: Vec<&str> =
+        rows.map_while(|row| row.strip_prefix("| ")?.split(" | ").next()).collect();
+    let source = |path: &str| read(&fs::read_to_string(root().join(path)).expect("source is text"));
+    let (shown, told) = (source("src/cli/rows.rs"), source("src/client/node_status.rs"));
+    let items = ["const OUT_OF_REACH", "fn node(", "fn state(", "fn in_slots(", "fn supported("];
+    let parts: Vec<Vec<String>> = items
+        .iter()
+        .map(|item| shown.texts_in(item))
+        .chain([told.texts_in("impl fmt::Display for WaitsIn")])
+        .collect();
+    assert!(parts.iter().all(|parts| !parts.is_empty()), "texts are found: {parts:#?}");
+    assert!(parts.concat().len() >= 15, "most are found: {parts:#?}");
+    let is_explained = |part: &String| {
+        // Where the part has `...`, the document may show an example.
+        let is_in = |row: &&str| {
+            let mut rest = *row;
+            part.split("...").all(|piece| match rest.split_once(piece) {
+                Some((_, after)) => {
+                    rest = after;
+                    true
+                }
+                None => false,
+            })
+        };
+        rows.iter().any(is_in)
+    };
+    let missing: Vec<String> =
+        parts.concat().into_iter().filter(|part| !is_explained(part)).collect();
+    assert_eq!(missing, [""; 0], "not in the table of states in docs/operations.md");
+    assert!(!is_explained(&"grants ... on Sundays".to_owned()));
 }
 
 #[test]

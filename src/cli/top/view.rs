@@ -301,16 +301,6 @@ mod tests {
     };
     use crate::engine::{Fence, SLOTS};
 
-    fn node(name: &str, status: Result<NodeStatus, Vote>) -> NodeSurvey {
-        NodeSurvey {
-            node: Arc::from(name),
-            masters: Vec::new(),
-            asked: None,
-            status,
-            unlisted: None,
-        }
-    }
-
     fn status(highest_fence: u64, quarantine_left: Option<Duration>) -> NodeStatus {
         NodeStatus {
             is_master: true,
@@ -336,9 +326,9 @@ mod tests {
 
     fn survey(locks: &[(&str, LockSurvey)]) -> Survey {
         let nodes = vec![
-            node("one:6379", Ok(status(90, None))),
-            node("two:6379", Ok(status(80, Some(Duration::from_millis(1_500))))),
-            node("three:6379", Err(Vote::TimedOut)),
+            NodeSurvey::of("one:6379", Ok(status(90, None))),
+            NodeSurvey::of("two:6379", Ok(status(80, Some(Duration::from_millis(1_500))))),
+            NodeSurvey::of("three:6379", Err(Vote::TimedOut)),
         ];
         let locks = locks.iter().map(|(name, lock)| (name.as_bytes().to_vec(), lock.clone()));
         Survey { locks: locks.collect(), ..Survey::of(nodes, 2) }

@@ -1,0 +1,135 @@
+//! What is said of servers that lead to a node and do not answer, and how that is recognized.
+//!
+//! A vote keeps only the text. So whoever wants to know more of it asks here, where it is made.
+
+use std::sync::Arc;
+
+use super::inbox::NoReply;
+
+/// What is said of one of several servers that has not answered in time.
+pub(super) const NO_ANSWER: &str = "no answer";
+/// The text if no server of a Cluster answers.
+pub(super) const NOBODY: &str = "no node of the Cluster answers";
+/// The text if no Sentinel answers.
+pub(super) const NO_SENTINEL: &str = "no Sentinel answers";
+/// Between that and the Sentinels, if all of them are silent.
+const NONE_OF: &str = ": none of ";
+/// The end of the text if only some Sentinels have answered.
+const FEW_SENTINELS: &str = ", and the client waits a moment for most";
+/// The most Sentinels that are named.
+const NAMED: usize = 4;
+
+/// Of several reasons, one that needs action; if there is only silence, all of them.
+pub(super) fn most_telling(failures: Vec<NoReply>, silence: &str) -> NoReply {
+    let (mut silent, mut rest) = (Vec::new(), Vec::new());
+    for failure in failures {
+        match failure {
+            NoReply::Unreachable(text) => silent.push(text),
+            NoReply::TimedOut => silent.push(NO_ANSWER.into()),
+            failure => rest.push(failure),
+        }
+    }
+    let is_refused = |failure: &NoReply| matches!(failure, NoReply::Refused(_));
+    let at = rest.iter().position(is_refused).unwrap_or(0);
+    if rest.is_empty() {
+        return NoReply::Unreachable(format!("{silence}: {}", silent.join("; ")).into());
+    }
+    rest.swap_remove(at)
+}
+
+/// What is said while the master of a group is not known: nobody answers, or some of all Sentinels
+/// have, and most are waited for. Those that have not are named, if they are few.
+pub(super) fn of_sentinels(all: &[&str], heard: &[Arc<str>]) -> String {
+    let is_silent = |name: &&&str| heard.iter().all(|heard| **heard != ***name);
+    let silent: Vec<&str> = all.iter().filter(is_silent).copied().collect();
+    let is_few = (1..=NAMED).contains(&silent.len());
+    let named = is_few.then(|| silent.join(", "));
+    match (heard.len(), named) {
+        (0, Some(names)) => format!("{NO_SENTINEL}{NONE_OF}{names}"),
+        (0, None) => NO_SENTINEL.to_owned(),
+        (heard, named) => {
+            let but = named.map(|names| format!(" (not {names})")).unwrap_or_default();
+            let text = format!("{heard} of {} Sentinels answered in time{but}", all.len());
+            format!("{text}{FEW_SENTINELS}")
+        }
+    }
+}
+
+/// Whether this is said of a group whose master was not known in time: more time may help.
+pub(super) fn is_of_sentinels_in_time(text: &str) -> bool {
+    let of_none = text.strip_prefix(NO_SENTINEL);
+    text.ends_with(FEW_SENTINELS)
+        || of_none.is_some_and(|rest| rest.is_empty() || rest.starts_with(NONE_OF))
+}
+
+/// Whether this says that a server was silent, or all of those that lead to the node.
+#[cfg(feature = "cli")]
+pub(crate) fn is_of_silence(text: &str) -> bool {
+    [NO_ANSWER, NOBODY, NO_SENTINEL].iter().any(|silence| text.contains(silence))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_has_to_mend_is_told_before_silence() {
+        let silent = |text: &str| NoReply::Unreachable(text.into());
+        let refused = NoReply::Refused("x".into());
+        let both = most_telling(vec![silent("a"), refused.clone(), silent("b")], NO_SENTINEL);
+        assert_eq!(both, refused);
+        let all = most_telling(vec![silent("a"), silent("b")], NO_SENTINEL);
+        assert_eq!(all, silent("no Sentinel answers: a; b"));
+    }
+
+    /// Regression: it was said that none answers, while one did.
+    #[test]
+    fn sentinels_that_have_answered_are_not_said_to_be_silent() {
+        let said = |all: &[&str], heard: &[&str]| {
+            let heard: Vec<Arc<str>> = heard.iter().map(|&name| name.into()).collect();
+            of_sentinels(all, &heard)
+        };
+        let three = ["a:1", "b:1", "c:1"];
+        assert_eq!(said(&three, &[]), "no Sentinel answers: none of a:1, b:1, c:1");
+        let told = "1 of 3 Sentinels answered in time (not a:1, c:1), and the client waits a \
+                    moment for most";
+        assert_eq!(said(&three, &["b:1"]), told);
+        let five = ["a:1", "b:1", "c:1", "d:1", "e:1"];
+        assert_eq!(said(&five, &[]), NO_SENTINEL);
+        let told = said(&five, &["c:1"]);
+        assert!(
+            told.starts_with("1 of 5 Sentinels answered in time (not a:1, b:1, d:1, e:1), and")
+        );
+    }
+
+    #[test]
+    fn silence_is_recognized_by_what_is_said_of_it() {
+        let all = ["a:1", "b:1", "c:1", "d:1", "e:1"];
+        let of_all = |failure: NoReply, silence| match most_telling(vec![failure], silence) {
+            NoReply::Unreachable(text) => text.to_string(),
+            other => panic!("{other:?}"),
+        };
+        let no_answer = NoReply::Unreachable(NO_ANSWER.into()).at("a:1");
+        let refused = NoReply::Unreachable("connection refused".into()).at("a:1");
+        for (text, is_in_time, is_silence) in [
+            (of_sentinels(&all[..3], &[]), true, true),
+            (of_sentinels(&all, &[]), true, true),
+            // Those that answer do so over TLS, too.
+            (of_sentinels(&all[..3], &["b:1".into()]), true, false),
+            (of_sentinels(&all, &["b:1".into()]), true, false),
+            (of_all(no_answer.clone(), NO_SENTINEL), false, true),
+            (of_all(NoReply::TimedOut, NO_SENTINEL), false, true),
+            (of_all(refused.clone(), NO_SENTINEL), false, true),
+            (of_all(no_answer, NOBODY), false, true),
+            (of_all(refused, NOBODY), false, true),
+            (NOBODY.to_owned(), false, true),
+            ("connection refused".to_owned(), false, false),
+        ] {
+            assert_eq!(is_of_sentinels_in_time(&text), is_in_time, "{text}");
+            #[cfg(feature = "cli")]
+            assert_eq!(is_of_silence(&text), is_silence, "{text}");
+            #[cfg(not(feature = "cli"))]
+            let _ = is_silence;
+        }
+    }
+}
