@@ -102,9 +102,7 @@ impl fmt::Display for Notice {
                 "enough replicas support this master; no lock is granted for {left}, because \
                  leases of another master may stand"
             ),
-            Notice::Decides => {
-                f.write_str("this master grants locks, with the support of enough replicas")
-            }
+            Notice::Decides => f.write_str("this master grants locks: enough replicas support it"),
         }
     }
 }
