@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 use crate::cli::{RunningNodes, lockmod, nodes_command, signal, text};
 use crate::common::{Builder, Cluster, PATIENCE, Server, wait_until};
-use crate::faults::certificates;
+use crate::faults::{certificates, refused_calls};
 use crate::watch::Exporter;
 use crate::{connected, info, is_held, leases, millis, nodes, refused, until};
 
@@ -131,6 +131,33 @@ async fn what_is_owed_for_a_slot_that_the_masters_dispute_ends_with_the_lease() 
     assert!(matches!(refused, AcquireError::NoQuorum(_)), "{refused}");
     assert_eq!(locker.owing().len(), 1, "it may lie in a master's socket");
     until("nothing is owed any more", || locker.owing().is_empty()).await;
+}
+
+/// Regression: each attempt of a waiter left a release of nothing behind that was sent ten times a
+/// second, for a ttl.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_is_no_storm_while_the_cluster_is_down() {
+    let cluster = Cluster::start(2, server);
+    let locker = locker(&cluster);
+    connected(&locker).await;
+    let slot = cluster.masters[0].run("CLUSTER KEYSLOT other").unwrap();
+    let slot: u16 = redis::from_redis_value(slot).unwrap();
+    for master in &cluster.masters {
+        master.run("CONFIG SET cluster-require-full-coverage yes").unwrap();
+        master.run(&format!("CLUSTER DELSLOTS {slot}")).unwrap();
+    }
+    until_refused(&locker, "res", "CLUSTERDOWN").await;
+    let counts = || {
+        let all = |command| cluster.masters.iter().map(|node| refused_calls(node, command)).sum();
+        let [acquires, releases]: [u64; 2] = ["LOCK.ACQUIRE", "LOCK.RELEASE"].map(all);
+        (acquires, releases)
+    };
+    let before = counts();
+    let refused = locker.acquire("res").wait(Duration::from_secs(3)).await.unwrap_err();
+    assert!(refused.to_string().contains("CLUSTERDOWN"), "{refused}");
+    let after = counts();
+    let (acquires, releases) = (after.0 - before.0, after.1 - before.1);
+    assert!(acquires > 2 && releases <= 2 * acquires, "{acquires} acquires, {releases} releases");
 }
 
 /// Regression: it was dropped.

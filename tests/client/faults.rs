@@ -611,7 +611,7 @@ async fn a_refused_handshake_is_an_answer_at_once() {
 }
 
 /// How often the server has refused this command before the module saw it.
-fn refused_calls(node: &Server, command: &str) -> u64 {
+pub(crate) fn refused_calls(node: &Server, command: &str) -> u64 {
     let stats: String = redis::from_redis_value(node.run("INFO commandstats").unwrap()).unwrap();
     let prefix = format!("cmdstat_{command}:");
     let line = stats.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_default();
