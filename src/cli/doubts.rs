@@ -12,14 +12,15 @@ use super::rows;
 use super::values::Name;
 use crate::client::{
     Excess, FailingMaster, Length, Locker, Misfit, NodeField, NodeInfo, NodeReport, NodeSurvey,
-    ReleaseError, Summary, Survey, UnfitReplica, Vote, listed, place, same_as,
+    ReleaseError, Summary, Support, Survey, UnfitReplica, Vote, listed, place, same_as,
 };
 use crate::engine::{Quorum, SLOTS};
 use crate::wire::code;
 
 /// How long servers that are not needed for a lock have to say that they are the wrong ones.
 const MOMENT: Duration = Duration::from_millis(50);
-/// How long a node that cannot be reached has to take a release: enough for a restart.
+/// How long a node that cannot be reached, or refuses it at present, has to take a release: enough
+/// for a restart.
 pub(super) const RESTART: Duration = Duration::from_secs(3);
 /// The most masters that a warning names.
 const NAMED: usize = 4;
@@ -155,12 +156,34 @@ pub(super) fn excess(survey: &Survey) -> Vec<String> {
     told.collect()
 }
 
+/// The warning about each master that grants with the support of only some of its replicas.
+pub(super) fn missing(survey: &Survey) -> Vec<String> {
+    let told = survey.nodes.iter().filter_map(|node| {
+        let status = node.status.as_ref().ok().filter(|status| status.is_master)?;
+        let Support { supporters, needed, replicas, .. } = status.support()?;
+        let (place, spare) = (in_doubt(node), supporters.checked_sub(needed)?);
+        let whose = if status.slots.is_some() { "a master has" } else { "it has" };
+        (supporters < replicas).then(|| {
+            format!(
+                "{place}: {whose} {supporters} of {replicas} replicas, and grants nothing if {} \
+                 more are lost: start those that are down, and see in the logs of the others why \
+                 they do not follow it",
+                spare + 1
+            )
+        })
+    });
+    told.collect()
+}
+
 /// The warning about each replica that could not take its master's place as it is.
 pub(super) fn unfit(replicas: &[UnfitReplica]) -> Vec<String> {
     let told = |UnfitReplica { node, master, replica, misfit }: &UnfitReplica| {
         let place = place(node, master.as_deref());
         let replica = rows::shown(replica.as_bytes());
         let what = match misfit {
+            Misfit::Refuses(text) => format!(
+                "does not let this user in, who would be refused if it became the master: {text}"
+            ),
             Misfit::WithoutModule => "is without the module: it counts as a replica that supports \
                                       its master, but as a master it would have no locks. Load \
                                       the module there"
@@ -260,7 +283,7 @@ pub(super) fn is_certain(survey: &Survey) -> bool {
     };
     let is_majority =
         Quorum::is_majority(survey.nodes.iter().filter(knows).count(), survey.nodes.len());
-    is_majority && survey.hidden == 0
+    is_majority && survey.hidden == 0 && survey.unnamed == 0 && survey.given_up.is_empty()
 }
 
 /// The warning about a node with this state, if it may not know who holds a lock.
@@ -350,9 +373,9 @@ pub(super) async fn of_lock(locker: &Locker, nodes: &[NodeInfo]) -> Vec<String> 
     told
 }
 
-/// Waits until nodes that were cut off have taken their releases, and names those that have not:
+/// Waits until nodes that were hindered have taken their releases, and names those that have not:
 /// their leases stay until they end. A replica takes its releases from its master. `patience`: how
-/// long a node that cannot be reached has, if that is longer than the timeout.
+/// long a node has that cannot be reached or refuses, if that is longer than the timeout.
 pub(super) async fn not_told(locker: &Locker, patience: Duration) -> Option<String> {
     locker.discharge(&[], patience).await;
     let owing = locker.owing();
@@ -386,13 +409,16 @@ pub(super) async fn of_end(
     }
 }
 
-/// The outcome of a release, after nodes that were cut off have had time to take it.
+/// The outcome of a release, after nodes that were hindered have had time to take it.
 pub(super) async fn at_last(
     locker: &Locker,
     released: Result<(), ReleaseError>,
 ) -> Result<(), ReleaseError> {
-    let is_late = |report: &NodeReport| {
-        matches!(report.vote, Vote::Confirmed | Vote::Unreachable(_) | Vote::TimedOut)
+    let is_late = |report: &NodeReport| match &report.vote {
+        Vote::Confirmed | Vote::Unreachable(_) | Vote::TimedOut => true,
+        // `CLUSTERDOWN` after a restart, `BUSY`: it passes.
+        vote @ Vote::Unavailable(_) => !is_replica(vote),
+        _ => false,
     };
     match released {
         Err(ReleaseError::NoQuorum(nodes)) if nodes.iter().all(is_late) => {
@@ -472,8 +498,9 @@ fn without_support(report: &NodeReport) -> Option<String> {
         let place = rows::shown(report.master.as_ref().unwrap_or(&report.node).as_bytes());
         format!(
             "replicas must be attached to {place}, which takes some 10 seconds after a start or a \
-             failover: if it lasts, start those that are down, or set lockmod.replicas to their \
-             number on all servers, unless another server is the master by now"
+             failover: if it lasts, start those that are down, and see in the logs of the others \
+             why they do not follow it (masterauth); if there are fewer than its \
+             lockmod.replicas, set that to their number; another server may be the master by now"
         )
     })
 }

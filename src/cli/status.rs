@@ -29,15 +29,13 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
         doubts::doubles(&survey),
         doubts::parts_of_clusters(&survey),
         doubts::excess(&survey),
+        doubts::missing(&survey),
         doubts::unfit(&unfit),
         doubts::unseen(&survey),
         doubts::dead_ends(&survey, &dead_ends),
+        doubts::incomplete(&survey),
     ];
-    // Without a limit, no locks are shown.
-    let incomplete = if args.limit == 0 { Vec::new() } else { doubts::incomplete(&survey) };
-    for text in doubts.concat().into_iter().chain(incomplete) {
-        warn(text, args.json);
-    }
+    doubts.concat().into_iter().for_each(|text| warn(text, args.json));
     if survey.margin() < 0 {
         let failed =
             survey.nodes.iter().filter_map(|node| Some(node.report(abstention(&survey, node)?)));

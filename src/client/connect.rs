@@ -37,9 +37,9 @@ const PROTECTED: &str = "DENIED: protected mode without a password lets in no ot
 /// A part of the server's error to a password when it has none.
 const NEEDS_NO_PASSWORD: &str = "without any password configured";
 /// The same in other words: the server's own suggest that the URL may be right.
-const NO_PASSWORD_SET: &str = "ERR the URL has a password, but the server has none: remove it from \
-                               the URL, or set requirepass there; if it is a Sentinel, write \
-                               redis+sentinel://";
+pub(super) const NO_PASSWORD_SET: &str = "ERR the URL has a password, but the server has none: \
+                                          remove it from the URL, or set requirepass there; if \
+                                          it is a Sentinel, write redis+sentinel://";
 /// A connection that is idle for this long is probed by the system, and breaks after three probes
 /// without an answer, about a minute in all. Firewalls forget idle connections without a word, and
 /// those that listen to Sentinels are idle for ever.

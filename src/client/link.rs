@@ -32,9 +32,10 @@ use super::answering::Answering;
 use super::connect::{Login, Stream, next_reply};
 use super::destination::{Arrived, Destination};
 use super::inbox::{NoReply, ReplyTo, ServerId};
-use super::outbox::{Item, Outbox, Rank, Refused};
+use super::outbox::{Item, Outbox, Rank};
 use super::packet::Packet;
 use super::printable::plain;
+use super::put_off::PutOff;
 use super::sentinel::SwitchWatch;
 use super::wakes::{Publisher, Wakes};
 use crate::wire::code::{self, Meaning};
@@ -42,11 +43,6 @@ use crate::wire::resp::{Reader, Reply};
 
 /// While this many bytes are unwritten, commands stay in line, where they can still be withdrawn.
 const UNWRITTEN_MAX: usize = 1 << 16;
-/// A release that a node has put off (`BUSY`, `LOADING`) is sent again after this long, and then
-/// after twice as long each time until it carries one out.
-const PUT_OFF: Duration = Duration::from_millis(100);
-/// The longest such time.
-const PUT_OFF_MAX: Duration = Duration::from_millis(800);
 /// Why nothing is sent any more.
 pub(super) const RUNTIME_ENDED: &str = "the runtime in which this locker was built has ended: \
                                         build it in one that lives as long as it";
@@ -302,8 +298,8 @@ async fn serve(shared: &LinkState, mut connection: Connection) -> Option<bool> {
     shared.seat.answering.leave(shared.seat.place);
     if let Some(failure) = &failure {
         connection.stream.abort();
-        connection.put_off.append(&mut connection.sent);
-        shared.line().break_off(connection.put_off, failure);
+        connection.put_off.items.append(&mut connection.sent);
+        shared.line().break_off(connection.put_off.items, failure);
     }
     shared.seat.broken(connection.hears);
     failure.map(|_| connection.was_useful)
@@ -335,11 +331,7 @@ struct Connection {
     stalled: Pin<Box<Sleep>>,
     is_waiting: bool,
     /// Releases that the node will carry out later.
-    put_off: VecDeque<Item>,
-    /// When those are sent again, if there are any, and how long the next ones wait.
-    again: Pin<Box<Sleep>>,
-    pause: Duration,
-    refused: Refused,
+    put_off: PutOff,
 }
 
 impl Connection {
@@ -359,10 +351,7 @@ impl Connection {
             stall,
             stalled: Box::pin(sleep(stall)),
             is_waiting: false,
-            put_off: VecDeque::new(),
-            again: Box::pin(sleep(PUT_OFF)),
-            pause: PUT_OFF,
-            refused: Refused::default(),
+            put_off: PutOff::new(),
         }
     }
 
@@ -386,7 +375,7 @@ impl Connection {
                 Err(failure) => return Poll::Ready(Some(failure)),
             }
             let is_idle = self.sent.is_empty() && self.unwritten.is_empty();
-            if has_more.is_none() && is_idle && self.put_off.is_empty() {
+            if has_more.is_none() && is_idle && self.put_off.items.is_empty() {
                 return Poll::Ready(None);
             }
             // A backlog is taken up again when the socket is writable.
@@ -401,12 +390,13 @@ impl Connection {
     /// Puts commands that the node has put off back into the line; false if there are none, or it
     /// is too early.
     fn send_again(&mut self, ctx: &mut Context<'_>, shared: &LinkState) -> bool {
-        if self.put_off.is_empty() || self.again.as_mut().poll(ctx).is_pending() {
+        if !self.put_off.is_due(ctx) {
             return false;
         }
+        let items = &mut self.put_off.items;
         let mut line = shared.line();
-        line.owed_unanswered = line.owed_unanswered.saturating_sub(self.put_off.len());
-        line.items.append(&mut self.put_off);
+        line.owed_unanswered = line.owed_unanswered.saturating_sub(items.len());
+        line.items.append(items);
         true
     }
 
@@ -489,18 +479,20 @@ impl Connection {
             let Some(mut item) = self.sent.pop_front() else {
                 return Err(NoReply::Garbled("a reply without a request".into()));
             };
-            let put_off = self.put_off.len();
+            let mut is_put_off = false;
             if let Reply::Error(error) = &reply {
                 let Some(back) = self.redirect(item, error, shared) else { continue };
                 item = back;
+                is_put_off = self.put_off.keep(&item, error);
                 has_new |= self.repeat(&item, error, shared);
             } else {
-                self.refused.note(&item, false);
+                self.put_off.done(&item);
             }
-            if item.is_owed && put_off == self.put_off.len() {
-                self.pause = PUT_OFF;
+            if item.is_owed {
                 let mut line = shared.line();
-                line.owed_unanswered = line.owed_unanswered.saturating_sub(1);
+                line.is_put_off = is_put_off;
+                let answered = usize::from(!is_put_off);
+                line.owed_unanswered = line.owed_unanswered.saturating_sub(answered);
             }
             let is_left = self.watch.is_some() && is_of_a_replica(&reply);
             item.answer_from(self.server, Ok(reply));
@@ -548,18 +540,10 @@ impl Connection {
         back
     }
 
-    /// Arranges to send a command again that the node has not carried out, if that is worthwhile.
-    /// Returns whether it is already in line.
-    fn repeat(&mut self, item: &Item, error: &str, shared: &LinkState) -> bool {
-        let is_moot = self.refused.note(item, code::is_refused_unseen(error));
+    /// Sends a command again without what the node does not know, if that may help. Returns whether
+    /// it is in line.
+    fn repeat(&self, item: &Item, error: &str, shared: &LinkState) -> bool {
         if code::meaning_of(error) == Meaning::Later {
-            let now = Instant::now();
-            let Some(again) = item.put_off(now).filter(|_| !is_moot) else { return false };
-            if self.put_off.is_empty() {
-                self.again.as_mut().reset(now + self.pause);
-                self.pause = PUT_OFF_MAX.min(self.pause * 2);
-            }
-            self.put_off.push_back(again);
             return false;
         }
         let has_plain = item.packet.plain().is_some();

@@ -11,7 +11,6 @@ use super::destination::Destination;
 use super::inbox::ReplyTo;
 use super::link::{Link, LinkSeat};
 use super::packet::Packet;
-use super::silence::NOBODY;
 use super::slot_links::{SlotLinks, Spawn};
 use super::slot_shares::MoveTarget;
 use super::vote::Vote;
@@ -153,8 +152,10 @@ impl Links {
             {
                 Vote::Unreachable(group.silence())
             }
-            (NodeLinks::Slots(links), _) if links.masters().is_empty() => {
-                Vote::Unreachable(NOBODY.into())
+            (NodeLinks::Slots(links), Destination::Cluster(seeds))
+                if links.masters().is_empty() =>
+            {
+                Vote::Unreachable(seeds.silence())
             }
             (NodeLinks::One(_) | NodeLinks::Slots(_), _) => Vote::TimedOut,
         }
@@ -177,10 +178,10 @@ impl Links {
     }
 
     /// Whether the node has yet to carry out a release, and cannot be reached at present.
-    pub(super) fn is_cut_off(&self, node: usize) -> bool {
+    pub(super) fn is_hindered(&self, node: usize) -> bool {
         match &self.links[node] {
-            NodeLinks::One(link) => link.state().line().is_cut_off(),
-            NodeLinks::Slots(links) => links.is_cut_off(),
+            NodeLinks::One(link) => link.state().line().is_hindered(),
+            NodeLinks::Slots(links) => links.is_hindered(),
         }
     }
 

@@ -199,15 +199,17 @@ impl Locker {
         let all = self.core.quorum.all();
         let owes = |node| self.core.world.owes(node);
         let ping = Packet::new(&[b"PING"]);
-        let votes = self.core.insist(&ping, all, |_| Vote::Confirmed, owes).await;
+        let pinged = self.core.insist(&ping, all, |_| Vote::Confirmed, owes);
+        // A release that a node puts off is behind the answer to that.
+        let (votes, ()) = tokio::join!(pinged, self.discharge(&[], Duration::ZERO));
         let nodes = self.core.world.nodes().iter().zip(votes);
         nodes.map(|(node, vote)| NodeReport::new(Arc::clone(node), vote)).collect()
     }
 
     /// Waits until every release that was sent has been carried out, for at most the locker's
-    /// timeout; for `patience`, if a node that owes one cannot be reached: it may be restarting.
-    /// Not for a node that did not answer in time by these votes, unless it cannot be reached by
-    /// now: what was sent to it is on its way.
+    /// timeout; for `patience`, if a node that owes one cannot be reached, or puts it off: it may
+    /// be restarting. Not for a node that did not answer in time by these votes, unless it is known
+    /// by now that it cannot be reached: what was sent to it is on its way.
     #[doc(hidden)]
     pub async fn discharge(&self, votes: &[NodeReport], patience: Duration) {
         let (world, timeout) = (&self.core.world, self.core.settings.plan.timeout);
@@ -218,7 +220,7 @@ impl Locker {
         let (started_at, mut longest) = (world.now(), Duration::ZERO);
         loop {
             let owing = (0..world.nodes().len()).filter(|node| world.owes(*node));
-            let waits = owing.map(|node| match world.is_cut_off(node) {
+            let waits = owing.map(|node| match world.is_hindered(node) {
                 true => patience.max(timeout),
                 false if is_late(node) => Duration::ZERO,
                 false => timeout,

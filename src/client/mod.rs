@@ -54,6 +54,7 @@ mod outset;
 #[doc(hidden)]
 pub mod packet;
 mod printable;
+mod put_off;
 #[doc(hidden)]
 pub mod reading;
 mod replicas;

@@ -18,7 +18,7 @@ use crate::wire::resp::Reply;
 
 /// The most commands in line or unanswered per node; above it a command fails at once, unless it is
 /// a release that is owed. A hung node must not fill the memory.
-const COMMANDS_MAX: usize = 1 << 16;
+pub(super) const COMMANDS_MAX: usize = 1 << 16;
 /// A claim is forgotten this long after its lease could have ended: only a leaked lease is neither
 /// renewed nor released for so long.
 const LEAKED: Duration = Duration::from_secs(60);
@@ -177,6 +177,8 @@ pub(super) struct Outbox {
     pub(super) owed_unanswered: usize,
     /// Why the node cannot be reached at present.
     pub(super) down: Option<NoReply>,
+    /// Whether the node has just put off a release.
+    pub(super) is_put_off: bool,
     /// Where the master of the node's group is, or was when one was asked last.
     pub(super) master: Option<Arc<str>>,
     pub(super) is_closed: bool,
@@ -246,15 +248,15 @@ impl Outbox {
         self.owed_unanswered > 0 || self.items.iter().any(|item| item.is_owed)
     }
 
-    /// Whether a release has yet to be sent, and the node cannot be reached.
-    pub(super) fn is_cut_off(&self) -> bool {
-        self.owes() && self.down.is_some()
+    /// Whether a release has yet to be carried out, and the node cannot be reached, or puts it off.
+    pub(super) fn is_hindered(&self) -> bool {
+        self.owes() && (self.down.is_some() || self.is_put_off)
     }
 
     /// The connection broke: the outcome of the `sent` commands is unknown. Owed ones go first on
     /// the next connection, in their order.
     pub(super) fn break_off(&mut self, sent: VecDeque<Item>, failure: &NoReply) {
-        (self.unanswered, self.owed_unanswered) = (0, 0);
+        (self.unanswered, self.owed_unanswered, self.is_put_off) = (0, 0, false);
         let mut owed = VecDeque::new();
         for mut item in sent {
             item.answer(Err(failure.clone()));
@@ -373,37 +375,6 @@ impl Outstanding {
     }
 }
 
-/// The claims of which the server has refused every request on one connection before the module
-/// saw it. Their releases have nothing to undo.
-#[derive(Debug, Default)]
-pub(super) struct Refused(HashSet<AcquisitionId>);
-
-impl Refused {
-    /// Takes note of the answer to a command. Returns whether it is a release of nothing.
-    pub(super) fn note(&mut self, item: &Item, is_refused: bool) -> bool {
-        if self.0.is_empty() && !is_refused {
-            return false;
-        }
-        let Some(Part { claim, asks_for }) = item.packet.part() else { return false };
-        match asks_for {
-            // A request on an earlier connection may have been granted.
-            Some(_) if is_refused && (item.is_first || self.0.contains(&claim)) => {
-                if self.0.len() >= COMMANDS_MAX {
-                    // Without the note, a release is only sent for longer than it need be.
-                    self.0.clear();
-                }
-                self.0.insert(claim);
-                false
-            }
-            Some(_) => {
-                self.0.remove(&claim);
-                false
-            }
-            None => self.0.remove(&claim),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -468,34 +439,6 @@ mod tests {
         assert!(outbox.owes());
         outbox.fail(&down());
         assert!(!outbox.owes());
-    }
-
-    /// Regression: while a server refused all writes, each attempt of a waiter left a release
-    /// behind that was sent again, ten times a second, for a ttl.
-    #[test]
-    fn what_the_server_has_refused_needs_no_release() {
-        let item = |packet, is_first| {
-            Item::ranked(packet, None, Rank { is_owed: true, is_first, number: 0 })
-        };
-        let (first, again) = (item(acquire(1), true), item(acquire(1), false));
-        let release = item(release(1), false);
-        for (answers, is_moot) in [
-            (vec![(&first, true)], true),
-            (vec![(&first, true), (&again, true)], true),
-            (vec![(&first, false)], false),
-            (vec![(&first, true), (&again, false)], false),
-            (vec![(&first, false), (&again, true)], false),
-            // Another connection had the first one.
-            (vec![(&again, true)], false),
-            (vec![(&item(acquire(2), true), true)], false),
-        ] {
-            let mut refused = Refused::default();
-            for (item, is_refused) in &answers {
-                assert!(!refused.note(item, *is_refused));
-            }
-            assert_eq!(refused.note(&release, true), is_moot, "{answers:?}");
-            assert!(!refused.note(&release, true), "the same token may be used again");
-        }
     }
 
     #[test]

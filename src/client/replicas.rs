@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::asking::AskedServer;
 use super::connect::exchange_by;
 use super::destination::Destination;
+use super::inbox::NoReply;
 use super::locker::Locker;
 use super::node_status::{NodeStatus, server_status};
 use super::packet::Packet;
@@ -34,9 +35,12 @@ pub struct UnfitReplica {
 }
 
 /// What is wrong with a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Misfit {
+    /// It does not let the user of the URL in, who would be refused if it became the master. Its
+    /// reason follows.
+    Refuses(Arc<str>),
     /// It is without the module: it has no locks.
     WithoutModule,
     /// Its `lockmod.replicas` is not that of its master.
@@ -56,10 +60,10 @@ pub enum Misfit {
 }
 
 impl Locker {
-    /// Asks the replicas of all masters, each on a connection of its own, whether they have the
-    /// module and the settings of their master. Of a server that is given by itself, only if it
-    /// depends on its replicas (`lockmod.replicas`). Replicas that cannot be reached, or do not
-    /// tell, are left out.
+    /// Asks the replicas of all masters, each on a connection of its own, whether they let the user
+    /// in, and have the module and the settings of their master. Of a server that is given by
+    /// itself, and does not depend on its replicas (`lockmod.replicas`), only whether they expect
+    /// that. Replicas that cannot be reached are left out.
     ///
     /// # Cancellation
     /// Nothing changes anywhere.
@@ -80,8 +84,7 @@ impl Locker {
         let Ok(status) = server_status(replies.first(), None) else { return Vec::new() };
         let masters = world.masters(server.node);
         let master = server.master.as_ref().or(masters.first());
-        let depends = status.fields.number(NodeField::Replicas).unwrap_or(0) > 0;
-        if !status.is_master || !(depends || master.is_some()) {
+        if !status.is_master {
             return Vec::new();
         }
         let Some(links) = world.links() else { return Vec::new() };
@@ -91,7 +94,10 @@ impl Locker {
             status.replicas.iter().map(|replica| ask(destination, &replica.address, timeout));
         let told = status.replicas.iter().zip(join_all(asked).await);
         let unfit = told.flat_map(|(replica, told)| {
-            let misfits = told.map(|told| misfits(&told, &status)).unwrap_or_default();
+            let mut misfits = told.map(|told| misfits(&told, &status)).unwrap_or_default();
+            // By itself, a server may have replicas for reading only, which nobody promotes.
+            let is_alone = master.is_none() && status.support().is_none();
+            misfits.retain(|misfit| !is_alone || matches!(misfit, Misfit::Replicas { .. }));
             misfits.into_iter().map(|misfit| UnfitReplica {
                 node: Arc::clone(&world.nodes()[server.node]),
                 master: master.cloned(),
@@ -119,8 +125,11 @@ async fn ask(
         let mut stream = replica.enter().await?;
         exchange_by(&mut Reader::default(), &mut stream, &[question()]).await
     };
-    let replies = timeout(patience, asked).await.ok()?.ok()?;
-    Some(server_status(replies.first(), None))
+    match timeout(patience, asked).await.ok()? {
+        Ok(replies) => Some(server_status(replies.first(), None)),
+        Err(failure @ NoReply::NoPermission(_)) => Some(Err(failure.into())),
+        Err(_) => None,
+    }
 }
 
 /// The host and the port of `host:port`, of which an IPv6 host has no brackets.
@@ -135,6 +144,7 @@ fn misfits(replica: &Result<NodeStatus, Vote>, master: &NodeStatus) -> Vec<Misfi
         Ok(replica) if replica.is_master => return Vec::new(),
         Ok(replica) => replica,
         Err(Vote::ModuleMissing) => return vec![Misfit::WithoutModule],
+        Err(Vote::NoPermission(text)) => return vec![Misfit::Refuses(Arc::clone(text))],
         Err(_) => return Vec::new(),
     };
     // An older module does not report all of them.
@@ -180,8 +190,10 @@ mod tests {
         let max_ttl = Misfit::MaxTtl { own: seconds(7), masters: seconds(9) };
         let differs = "lockmod_max_ttl_ms:7000\r\nlockmod_replicas:1\r\n";
         assert_eq!(of(Ok("lockmod_max_ttl_ms:9000\r\nlockmod_replicas:2\r\n")), []);
-        assert_eq!(of(Ok(differs)), [replicas, max_ttl]);
+        assert_eq!(of(Ok(differs)), [replicas.clone(), max_ttl]);
         assert_eq!(of(Ok("lockmod_replicas:1\r\n")), [replicas], "an older one");
+        let refuses = Vote::NoPermission("WRONGPASS".into());
+        assert_eq!(of(Err(refuses)), [Misfit::Refuses("WRONGPASS".into())]);
         assert_eq!(of(Err(Vote::ModuleMissing)), [Misfit::WithoutModule]);
         assert_eq!(of(Err(Vote::TimedOut)), []);
         assert_eq!(misfits(&Ok(status(differs, true)), &master), [], "it is a master by now");

@@ -13,7 +13,7 @@ use super::connect::{Address, exchange_by};
 use super::inbox::NoReply;
 use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
-use super::silence::{NO_ANSWER, NOBODY, most_telling};
+use super::silence::{NO_ANSWER, NOBODY, most_telling, of_servers};
 use super::slots::{SlotRange, read_slots};
 use crate::engine::SLOTS;
 use crate::wire::resp::Reader;
@@ -105,6 +105,12 @@ impl Seeds {
             seeds.places.iter().map(|place| seeds.master_at(place.clone())).collect()
         };
         at(self).iter().any(|one| at(other).iter().any(|two| one.is_same_node(two)))
+    }
+
+    /// What is said while no master is known.
+    pub(super) fn silence(&self) -> Arc<str> {
+        let names: Vec<String> = self.places.iter().map(Location::to_string).collect();
+        of_servers(&names.iter().map(String::as_str).collect::<Vec<_>>()).into()
     }
 
     /// The master at this place.

@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::rustls;
 
-use super::connect::{Address, Login, Stream, exchange_by};
+use super::connect::{Address, Login, NO_PASSWORD_SET, Stream, exchange_by};
 use super::inbox::NoReply;
 use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
@@ -59,9 +59,10 @@ pub(super) struct WatchedGroup {
     refused: Arc<Mutex<HashMap<Arc<str>, Arc<str>>>>,
 }
 
-/// The master that ended the last watch: the Sentinel that knows it may answer the next questions
-/// too late to be heard. It is kept until a connection stands, because the master may refuse at
-/// first: then the older answers of other Sentinels would lead back to the old one.
+/// The master that a Sentinel named which was asked again, and which ended the last watch by that:
+/// this Sentinel may answer the next questions too late to be heard. It is kept until a connection
+/// stands, because the master may refuse at first: then the older answers of other Sentinels would
+/// lead back to the old one.
 #[derive(Debug, Clone)]
 struct Hint {
     master: Location,
@@ -213,7 +214,8 @@ impl WatchedGroup {
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut told, mut failures) = (Vec::new(), Vec::new());
         let enough = Instant::now() + limit / 8;
-        let mut time_left = pin!(sleep(limit));
+        // Before that, each that is silent has said so by itself.
+        let mut time_left = pin!(sleep(limit + STRAGGLERS));
         loop {
             let answer = match select(asked.next(), time_left.as_mut()).await {
                 Either::Left((Some(answer), _)) => answer,
@@ -416,6 +418,11 @@ fn in_words(sentinel: &Address, failure: NoReply) -> NoReply {
                           which listens on port 26379 unless told otherwise";
             NoReply::NoPermission(format!("{text}; {advice}").into())
         }
+        NoReply::NoPermission(text) if *text == *NO_PASSWORD_SET => NoReply::NoPermission(
+            "ERR the URL has a sentinel_password, but this Sentinel has none: remove it from the \
+             URL (the password before the @ is that of the master)"
+                .into(),
+        ),
         failure => failure,
     };
     failure.at(format_args!("Sentinel {}", sentinel.name()))

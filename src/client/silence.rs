@@ -9,7 +9,7 @@ use super::inbox::NoReply;
 /// What is said of one of several servers that has not answered in time.
 pub(super) const NO_ANSWER: &str = "no answer";
 /// The text if no server of a Cluster answers.
-pub(super) const NOBODY: &str = "no node of the Cluster answers";
+pub(super) const NOBODY: &str = "no known server of the Cluster answers";
 /// The text if no Sentinel answers.
 pub(super) const NO_SENTINEL: &str = "no Sentinel answers";
 /// Between that and the Sentinels, if all of them are silent.
@@ -42,17 +42,30 @@ pub(super) fn most_telling(failures: Vec<NoReply>, silence: &str) -> NoReply {
 pub(super) fn of_sentinels(all: &[&str], heard: &[Arc<str>]) -> String {
     let is_silent = |name: &&&str| heard.iter().all(|heard| **heard != ***name);
     let silent: Vec<&str> = all.iter().filter(is_silent).copied().collect();
-    let is_few = (1..=NAMED).contains(&silent.len());
-    let named = is_few.then(|| silent.join(", "));
+    let named = if_few(&silent);
     match (heard.len(), named) {
-        (0, Some(names)) => format!("{NO_SENTINEL}{NONE_OF}{names}"),
-        (0, None) => NO_SENTINEL.to_owned(),
+        (0, named) => of_none(NO_SENTINEL, named),
         (heard, named) => {
             let but = named.map(|names| format!(" (not {names})")).unwrap_or_default();
             let text = format!("{heard} of {} Sentinels answered in time{but}", all.len());
             format!("{text}{FEW_SENTINELS}")
         }
     }
+}
+
+/// What is said while no server of a Cluster is known to answer. `all`: those in its URL.
+pub(super) fn of_servers(all: &[&str]) -> String {
+    of_none(NOBODY, if_few(all))
+}
+
+/// That none of these answers, which are named if they are known.
+fn of_none(silence: &str, named: Option<String>) -> String {
+    named.map_or(silence.to_owned(), |names| format!("{silence}{NONE_OF}{names}"))
+}
+
+/// These names, unless they are too many.
+fn if_few(names: &[&str]) -> Option<String> {
+    (1..=NAMED).contains(&names.len()).then(|| names.join(", "))
 }
 
 /// Whether this is said of a group whose master was not known in time: more time may help.
@@ -102,6 +115,15 @@ mod tests {
         );
     }
 
+    /// Regression: with all servers of its URL hanging, a Cluster was said to be dead, and nobody
+    /// was named.
+    #[test]
+    fn the_servers_of_a_cluster_that_are_asked_are_named() {
+        let told = "no known server of the Cluster answers: none of a:1, b:1";
+        assert_eq!(of_servers(&["a:1", "b:1"]), told);
+        assert_eq!(of_servers(&["a:1"; 5]), NOBODY);
+    }
+
     #[test]
     fn silence_is_recognized_by_what_is_said_of_it() {
         let all = ["a:1", "b:1", "c:1", "d:1", "e:1"];
@@ -122,7 +144,8 @@ mod tests {
             (of_all(refused.clone(), NO_SENTINEL), false, true),
             (of_all(no_answer, NOBODY), false, true),
             (of_all(refused, NOBODY), false, true),
-            (NOBODY.to_owned(), false, true),
+            (of_servers(&all), false, true),
+            (of_servers(&all[..2]), false, true),
             ("connection refused".to_owned(), false, false),
         ] {
             assert_eq!(is_of_sentinels_in_time(&text), is_in_time, "{text}");

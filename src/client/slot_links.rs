@@ -161,11 +161,14 @@ impl SlotLinks {
         self.0.routes().slots_of(master)
     }
 
-    /// Whether a master has yet to carry out a release, and cannot be reached at present.
-    pub(super) fn is_cut_off(&self) -> bool {
+    /// Whether a master has yet to carry out a release, and cannot be reached at present, or puts
+    /// it off; or the masters disagree whose it is.
+    pub(super) fn is_hindered(&self) -> bool {
         let routes = self.0.routes();
         let mut links = routes.masters.iter().filter_map(|master| master.link.as_ref());
-        routes.parked.is_cut_off() || links.any(|link| link.state().line().is_cut_off())
+        let is_in_line =
+            routes.parked.is_hindered() || links.any(|link| link.state().line().is_hindered());
+        is_in_line || self.owes_later()
     }
 
     /// Whether, as far as is known, a master has yet to carry out a release.
@@ -173,7 +176,12 @@ impl SlotLinks {
         let routes = self.0.routes();
         let mut links = routes.masters.iter().filter_map(|master| master.link.as_ref());
         let is_in_line = routes.parked.owes() || links.any(|link| link.state().line().owes());
-        is_in_line || Arc::strong_count(&self.0.owed_later) > 1
+        is_in_line || self.owes_later()
+    }
+
+    /// Whether a release is sent later.
+    fn owes_later(&self) -> bool {
+        Arc::strong_count(&self.0.owed_later) > 1
     }
 }
 

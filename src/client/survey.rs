@@ -1,10 +1,10 @@
 //! A survey of all nodes: what each reports about itself, and which locks it has.
 //!
-//! The source of `lockmod status`, `lockmod top` and `lockmod exporter`; only `status` asks more,
-//! whether the servers in the URLs lead to their nodes, and whether replicas could take over. It
-//! changes nothing anywhere, asks all nodes at the same time, and bounds what it asks for: the
-//! status of a server is one command, or four in a Cluster, and locks are listed only up to a
-//! number that the caller gives.
+//! The source of `lockmod status`, `top`, `list` and `exporter`; only `status` asks more, whether
+//! the servers in the URLs lead to their nodes, and whether replicas could take over. It changes
+//! nothing anywhere, asks all nodes at the same time, and bounds what it asks for: the status of a
+//! server is one command, or four in a Cluster, and locks are listed only up to a number that the
+//! caller gives.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -450,6 +450,9 @@ impl Locker {
                 break;
             }
             for (_, _, server) in self.survey_masters(&again, wanted).await {
+                // What is only counted was counted before.
+                locks.is_cut |= server.locks.is_cut;
+                locks.is_given_up |= server.locks.is_given_up;
                 locks.found.extend(server.locks.found);
             }
             before = std::mem::replace(&mut after, self.own_shares(servers).await);

@@ -261,9 +261,10 @@ impl AnyWorld {
         }
     }
 
-    /// Whether the node has yet to carry out a release, and cannot be reached at present.
-    pub(super) fn is_cut_off(&self, node: usize) -> bool {
-        self.links().is_some_and(|links| links.is_cut_off(node))
+    /// Whether the node has yet to carry out a release, and cannot be reached at present, or puts
+    /// it off.
+    pub(super) fn is_hindered(&self, node: usize) -> bool {
+        self.links().is_some_and(|links| links.is_hindered(node))
     }
 
     pub(super) fn wakes(&self) -> Option<&Arc<Wakes>> {

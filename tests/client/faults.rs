@@ -458,6 +458,37 @@ async fn run_takes_its_release_to_a_node_that_is_back_soon() {
     }
 }
 
+/// Regression: `run` ended at once, and the lock stayed held for its ttl because a script ran just
+/// then, or a server of a Cluster had just been restarted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_takes_its_release_to_a_node_that_refuses_for_a_moment() {
+    for count in [1, 3] {
+        let nodes = nodes(count);
+        nodes[0].run("CONFIG SET busy-reply-threshold 10").unwrap();
+        let mut command = lockmod(&nodes, &["run", "a", "--ttl", "10m", "--", "cat"]);
+        command.stdin(Stdio::piped());
+        let mut run = start(command);
+        until("it is held", || leases(&nodes, "a") == count).await;
+        let url = nodes[0].url();
+        let script = std::thread::spawn(move || {
+            let mut conn = redis::Client::open(url).unwrap().get_connection().unwrap();
+            redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut conn)
+        });
+        let is_busy =
+            || nodes[0].run("GET x").is_err_and(|error| error.to_string().contains("BUSY"));
+        until("the node is busy", is_busy).await;
+        drop(run.stdin.take());
+        let ended_at = Instant::now();
+        until("the others are told", || leases(&nodes[1..], "a") == 0).await;
+        until("it has been refused", || ended_at.elapsed() > Duration::from_millis(700)).await;
+        nodes[0].run("SCRIPT KILL").unwrap();
+        assert!(script.join().unwrap().is_err(), "it was killed");
+        let output = run.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        assert_eq!(leases(&nodes, "a"), 0, "of {count}");
+    }
+}
+
 /// Regression: a node that was restarted just after it had granted kept the lease for its ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acquire_takes_back_what_a_node_granted_that_is_back_soon() {
