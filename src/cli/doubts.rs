@@ -20,8 +20,8 @@ use crate::wire::code;
 /// How long servers that are not needed for a lock have to say that they are the wrong ones.
 const MOMENT: Duration = Duration::from_millis(50);
 /// How long a node that cannot be reached, or refuses it at present, has to take a release: enough
-/// for a restart.
-pub(super) const RESTART: Duration = Duration::from_secs(3);
+/// for a restart, also of a master of a Cluster, which refuses everything for two seconds then.
+pub(super) const RESTART: Duration = Duration::from_secs(5);
 /// The most masters that a warning names.
 const NAMED: usize = 4;
 
@@ -377,7 +377,7 @@ pub(super) async fn of_lock(locker: &Locker, nodes: &[NodeInfo]) -> Vec<String> 
 /// their leases stay until they end. A replica takes its releases from its master. `patience`: how
 /// long a node has that cannot be reached or refuses, if that is longer than the timeout.
 pub(super) async fn not_told(locker: &Locker, patience: Duration) -> Option<String> {
-    locker.discharge(&[], patience).await;
+    locker.discharge(&[], [patience, Duration::ZERO]).await;
     let owing = locker.owing();
     let replicas = match owing.is_empty() {
         true => Vec::new(),
@@ -422,7 +422,7 @@ pub(super) async fn at_last(
     };
     match released {
         Err(ReleaseError::NoQuorum(nodes)) if nodes.iter().all(is_late) => {
-            locker.discharge(&[], RESTART).await;
+            locker.discharge(&[], [RESTART; 2]).await;
             let is_done = locker.owing().is_empty();
             if is_done { Ok(()) } else { Err(ReleaseError::NoQuorum(nodes)) }
         }

@@ -44,7 +44,8 @@ pub(super) async fn acquire(
     let Err(failure) = acquired else { return acquired };
     // This process must not end before the release of a minority's grants is carried out, or those
     // leases stand for their ttl.
-    locker.discharge(failure.nodes(), doubts::RESTART.min(claim.ttl.length)).await;
+    let patience = [doubts::RESTART.min(claim.ttl.length), Duration::ZERO];
+    locker.discharge(failure.nodes(), patience).await;
     Err(doubts::named(locker, failure.over_ttl(&claim.ttl)).await)
 }
 

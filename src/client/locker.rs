@@ -201,17 +201,18 @@ impl Locker {
         let ping = Packet::new(&[b"PING"]);
         let pinged = self.core.insist(&ping, all, |_| Vote::Confirmed, owes);
         // A release that a node puts off is behind the answer to that.
-        let (votes, ()) = tokio::join!(pinged, self.discharge(&[], Duration::ZERO));
+        let (votes, ()) = tokio::join!(pinged, self.discharge(&[], [Duration::ZERO; 2]));
         let nodes = self.core.world.nodes().iter().zip(votes);
         nodes.map(|(node, vote)| NodeReport::new(Arc::clone(node), vote)).collect()
     }
 
     /// Waits until every release that was sent has been carried out, for at most the locker's
-    /// timeout; for `patience`, if a node that owes one cannot be reached, or puts it off: it may
-    /// be restarting. Not for a node that did not answer in time by these votes, unless it is known
-    /// by now that it cannot be reached: what was sent to it is on its way.
+    /// timeout, or longer: for `hindered` if a node that owes one cannot be reached, or puts it
+    /// off, for it may be restarting; for `silent` if one just does not answer, for it may drop
+    /// what it has when the connection ends, as while its writes are paused. Not for one that did
+    /// not answer in time by these votes.
     #[doc(hidden)]
-    pub async fn discharge(&self, votes: &[NodeReport], patience: Duration) {
+    pub async fn discharge(&self, votes: &[NodeReport], [hindered, silent]: [Duration; 2]) {
         let (world, timeout) = (&self.core.world, self.core.settings.plan.timeout);
         let is_late = |node: usize| {
             let name = &world.nodes()[node];
@@ -221,9 +222,9 @@ impl Locker {
         loop {
             let owing = (0..world.nodes().len()).filter(|node| world.owes(*node));
             let waits = owing.map(|node| match world.is_hindered(node) {
-                true => patience.max(timeout),
+                true => hindered.max(timeout),
                 false if is_late(node) => Duration::ZERO,
-                false => timeout,
+                false => silent.max(timeout),
             });
             let Some(wait) = waits.max() else { return };
             // One that is back has yet to answer.

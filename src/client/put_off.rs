@@ -15,7 +15,7 @@ use crate::wire::code::{self, Meaning};
 /// carries one out.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest such time.
-const PAUSE_MAX: Duration = Duration::from_millis(800);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// The releases of one connection.
 pub(super) struct PutOff {
@@ -158,7 +158,7 @@ mod tests {
                 put_off.done(&item(release(1), false));
             }
         }
-        assert_eq!(pauses, [100, 200, 400, 800, 800, 100, 200]);
+        assert_eq!(pauses, [100, 200, 250, 250, 250, 100, 200]);
         assert!(!put_off.keep(&item(release(1), false), "ERR x"), "for good");
     }
 }

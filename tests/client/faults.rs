@@ -489,6 +489,25 @@ async fn run_takes_its_release_to_a_node_that_refuses_for_a_moment() {
     }
 }
 
+/// Regression: `run` did not wait for an answer, and the server dropped the release with the
+/// connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_takes_its_release_to_a_node_whose_writes_are_paused() {
+    let nodes = nodes(1);
+    let mut command = lockmod(&nodes, &["run", "a", "--ttl", "10m", "--", "cat"]);
+    command.stdin(Stdio::piped());
+    let mut run = start(command);
+    until("it is held", || leases(&nodes, "a") == 1).await;
+    nodes[0].run("CLIENT PAUSE 60000 WRITE").unwrap();
+    drop(run.stdin.take());
+    let ended_at = Instant::now();
+    until("it has timed out", || ended_at.elapsed() > Duration::from_millis(1800)).await;
+    nodes[0].run("CLIENT UNPAUSE").unwrap();
+    let output = run.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert_eq!(leases(&nodes, "a"), 0);
+}
+
 /// Regression: a node that was restarted just after it had granted kept the lease for its ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acquire_takes_back_what_a_node_granted_that_is_back_soon() {
