@@ -41,7 +41,7 @@ pub(super) fn replicas(survey: &Survey) -> Vec<String> {
     let told = survey.nodes.iter().filter_map(|node| {
         let status = node.status.as_ref().ok().filter(|status| !status.is_master)?;
         let node = rows::shown(node.node.as_bytes());
-        let advice = match &status.master {
+        let advice = match status.master.as_deref().map(|master| last_master(survey, master)) {
             Some(master) if is_listed(survey, master) => "leave it out".to_owned(),
             Some(master) => format!("give its master {} instead", rows::shown(master.as_bytes())),
             None => "give its master instead".to_owned(),
@@ -49,6 +49,20 @@ pub(super) fn replicas(survey: &Survey) -> Vec<String> {
         Some(format!("{node} is a replica, which has no vote: {advice}"))
     });
     told.collect()
+}
+
+/// The master of this one, if it is listed as a replica, and so on.
+fn last_master<'a>(survey: &'a Survey, first: &'a str) -> &'a str {
+    let masters_master = |place: &str| {
+        let node = survey.nodes.iter().find(|node| *node.node == *place)?;
+        node.status.as_ref().ok()?.master.as_deref()
+    };
+    let mut last = first;
+    // Servers that follow each other have no last one.
+    for _ in &survey.nodes {
+        last = masters_master(last).unwrap_or(last);
+    }
+    last
 }
 
 /// Whether this master is a node of the list, or the master of one.
@@ -163,12 +177,15 @@ pub(super) fn missing(survey: &Survey) -> Vec<String> {
         let Support { supporters, needed, replicas, .. } = status.support()?;
         let (place, spare) = (in_doubt(node), supporters.checked_sub(needed)?);
         let whose = if status.slots.is_some() { "a master has" } else { "it has" };
+        let lost = match spare {
+            0 => "another one is lost".to_owned(),
+            spare => format!("{} more are lost", spare + 1),
+        };
         (supporters < replicas).then(|| {
             format!(
-                "{place}: {whose} {supporters} of {replicas} replicas, and grants nothing if {} \
-                 more are lost: start those that are down, and see in the logs of the others why \
-                 they do not follow it",
-                spare + 1
+                "{place}: {whose} {supporters} of {replicas} replicas, and grants nothing if \
+                 {lost}: start those that are down, and see in the logs of the others why they do \
+                 not follow it"
             )
         })
     });
@@ -508,7 +525,7 @@ fn without_support(report: &NodeReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{LockInfo, NodeStatus, SlotShare};
+    use crate::client::{LockInfo, NodeFields, NodeStatus, SlotShare};
 
     /// The URL was named, which leads to all masters.
     #[test]
@@ -550,6 +567,24 @@ mod tests {
         assert!(told(6).contains(" at m:1, m:2, m:3, m:4, 2 more: while the Cluster is down"));
     }
 
+    /// Regression: the row looked as if all was well.
+    #[test]
+    fn a_master_that_lacks_some_of_its_replicas_is_named_while_it_grants() {
+        let told = |supporters: usize| {
+            let text = format!(
+                "lockmod_replicas:4\r\nlockmod_supporters:{supporters}\r\n\
+                 lockmod_supporters_needed:2\r\n"
+            );
+            let fields = NodeFields::read(&text);
+            let status = NodeStatus { is_master: true, fields, ..NodeStatus::default() };
+            missing(&Survey::of(vec![NodeSurvey::of("c:1", Ok(status))], 1)).concat()
+        };
+        assert_eq!([told(4), told(1)], ["", ""]);
+        let text = "c:1: it has 2 of 4 replicas, and grants nothing if another one is lost: start";
+        assert!(told(2).starts_with(text), "{}", told(2));
+        assert!(told(3).contains(" if 2 more are lost: "), "{}", told(3));
+    }
+
     /// Regression: it was said to give the master, which was given.
     #[test]
     fn a_replica_whose_master_is_listed_is_to_be_left_out() {
@@ -568,9 +603,12 @@ mod tests {
         let group = NodeSurvey { masters: vec!["a:1".into()], ..node("s:1/g", None) };
         let both = told(vec![group, node("b:1", Some("a:1"))]);
         assert_eq!(both, format!("{text}: leave it out"));
-        // Its own master is one that follows another.
-        let chain = told(vec![node("a:1", Some("c:1")), node("b:1", Some("a:1"))]);
-        assert!(chain.ends_with(&format!("{text}: give its master a:1 instead")), "{chain}");
+        // Regression: its own master follows another one, and was said to be the master.
+        let chain = || vec![node("a:1", Some("c:1")), node("b:1", Some("a:1"))];
+        let unlisted = told(chain());
+        assert!(unlisted.ends_with(&format!("{text}: give its master c:1 instead")), "{unlisted}");
+        let listed = told([chain(), vec![node("c:1", None)]].concat());
+        assert!(listed.ends_with(&format!("{text}: leave it out")), "{listed}");
     }
 
     #[test]
