@@ -24,6 +24,9 @@ const MOMENT: Duration = Duration::from_millis(50);
 pub(super) const RESTART: Duration = Duration::from_secs(5);
 /// The most masters that a warning names.
 const NAMED: usize = 4;
+/// What to do about replicas that are not attached.
+const ATTACH: &str =
+    "start those that are down, and see in the logs of the others why they do not follow it";
 
 /// Whether the node is a replica, judged by its reply to a command.
 pub(super) fn is_replica(vote: &Vote) -> bool {
@@ -175,7 +178,7 @@ pub(super) fn missing(survey: &Survey) -> Vec<String> {
     let told = survey.nodes.iter().filter_map(|node| {
         let status = node.status.as_ref().ok().filter(|status| status.is_master)?;
         let Support { supporters, needed, replicas, .. } = status.support()?;
-        let (place, spare) = (in_doubt(node), supporters.checked_sub(needed)?);
+        let (place, spare) = (rows::place(node), supporters.checked_sub(needed)?);
         let whose = if status.slots.is_some() { "a master has" } else { "it has" };
         let lost = match spare {
             0 => "another one is lost".to_owned(),
@@ -184,8 +187,7 @@ pub(super) fn missing(survey: &Survey) -> Vec<String> {
         (supporters < replicas).then(|| {
             format!(
                 "{place}: {whose} {supporters} of {replicas} replicas, and grants nothing if \
-                 {lost}: start those that are down, and see in the logs of the others why they do \
-                 not follow it"
+                 {lost}: {ATTACH}"
             )
         })
     });
@@ -515,8 +517,7 @@ fn without_support(report: &NodeReport) -> Option<String> {
         let place = rows::shown(report.master.as_ref().unwrap_or(&report.node).as_bytes());
         format!(
             "replicas must be attached to {place}, which takes some 10 seconds after a start or a \
-             failover: if it lasts, start those that are down, and see in the logs of the others \
-             why they do not follow it (masterauth); if there are fewer than its \
+             failover: if it lasts, {ATTACH} (masterauth); if there are fewer than its \
              lockmod.replicas, set that to their number; another server may be the master by now"
         )
     })

@@ -225,7 +225,7 @@ fn supported(Support { supporters, needed, replicas, .. }: Support) -> String {
 }
 
 /// The node for people, and its masters if they are elsewhere.
-fn place(node: &NodeSurvey) -> String {
+pub(super) fn place(node: &NodeSurvey) -> String {
     match &node.masters[..] {
         [] => client::place(&node.node, node.asked.as_deref()),
         [master] => client::place(&node.node, Some(master)),

@@ -95,7 +95,7 @@ impl Destination {
         let place = Location::Tcp { host, port, is_tls };
         match self {
             Destination::Server(address) => address.master_at(place),
-            Destination::Group(group) => group.server_at(place),
+            Destination::Group(group) => group.master_at(place),
             Destination::Cluster(seeds) => seeds.master_at(place),
         }
     }

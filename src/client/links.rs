@@ -177,7 +177,8 @@ impl Links {
         }
     }
 
-    /// Whether the node has yet to carry out a release, and cannot be reached at present.
+    /// Whether the node has yet to carry out a release, and cannot be reached at present, or puts
+    /// it off.
     pub(super) fn is_hindered(&self, node: usize) -> bool {
         match &self.links[node] {
             NodeLinks::One(link) => link.state().line().is_hindered(),

@@ -120,7 +120,7 @@ async fn ask(
     address: &str,
     patience: Duration,
 ) -> Option<Result<NodeStatus, Vote>> {
-    let replica = destination.server_at(place(address)?);
+    let replica = destination.server_at(host_and_port(address)?);
     let asked = async {
         let mut stream = replica.enter().await?;
         exchange_by(&mut Reader::default(), &mut stream, &[question()]).await
@@ -133,7 +133,7 @@ async fn ask(
 }
 
 /// The host and the port of `host:port`, of which an IPv6 host has no brackets.
-fn place(address: &str) -> Option<(String, u16)> {
+fn host_and_port(address: &str) -> Option<(String, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     Some((host.to_owned(), port.parse().ok()?))
 }
@@ -169,9 +169,9 @@ mod tests {
 
     #[test]
     fn places_are_read_as_masters_write_them() {
-        assert_eq!(place("127.0.0.1:7001"), Some(("127.0.0.1".to_owned(), 7001)));
-        assert_eq!(place("::1:7001"), Some(("::1".to_owned(), 7001)));
-        assert_eq!((place("a"), place("a:"), place("a:70000")), (None, None, None));
+        assert_eq!(host_and_port("127.0.0.1:7001"), Some(("127.0.0.1".to_owned(), 7001)));
+        assert_eq!(host_and_port("::1:7001"), Some(("::1".to_owned(), 7001)));
+        assert_eq!(["a", "a:", "a:70000"].map(host_and_port), [None, None, None]);
     }
 
     #[test]

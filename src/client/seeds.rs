@@ -44,11 +44,7 @@ impl Views {
     /// Takes what one server tells. Returns whether that is enough.
     fn decide(&mut self, told: Vec<SlotRange>) -> bool {
         let is_first = self.0.is_empty();
-        // Each names its own host in its own way.
-        fn key(view: &[SlotRange]) -> BTreeSet<(u16, u16, &str)> {
-            view.iter().map(|range| (range.first, range.last, &*range.id)).collect()
-        }
-        let same = self.0.iter_mut().find(|(view, _)| key(view) == key(&told));
+        let same = self.0.iter_mut().find(|(view, _)| is_same_view(view, &told));
         match same {
             Some((_, count)) => {
                 *count += 1;
@@ -66,6 +62,15 @@ impl Views {
         let best = self.0.into_iter().max_by_key(|(view, count)| (*count, slot_count(view)));
         best.map(|(view, _)| view)
     }
+}
+
+/// Whether two servers tell the same: each in an order of its own, and each names its own host in
+/// its own way.
+pub(super) fn is_same_view(one: &[SlotRange], two: &[SlotRange]) -> bool {
+    fn key(view: &[SlotRange]) -> BTreeSet<(u16, u16, &str)> {
+        view.iter().map(|range| (range.first, range.last, &*range.id)).collect()
+    }
+    key(one) == key(two)
 }
 
 fn slot_count(view: &[SlotRange]) -> usize {
@@ -215,6 +220,19 @@ impl Seeds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An answer that another server gives in its own way is no news.
+    #[test]
+    fn views_differ_only_in_which_master_has_which_slots() {
+        let range = |first, id: &str, host: &str| {
+            let (id, host) = (id.to_owned(), host.to_owned());
+            SlotRange { first, last: first + 9, id, host, port: 1 }
+        };
+        let one = [range(0, "a", ""), range(10, "b", "h")];
+        assert!(is_same_view(&one, &[range(10, "b", ""), range(0, "a", "h")]));
+        assert!(!is_same_view(&one, &[range(0, "b", ""), range(10, "a", "h")]));
+        assert!(!is_same_view(&one, &one[..1]));
+    }
 
     #[test]
     fn what_most_servers_tell_counts_unless_the_first_tells_of_all_slots() {

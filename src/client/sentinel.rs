@@ -148,8 +148,8 @@ impl WatchedGroup {
         self.login.set_tls(Arc::clone(tls));
     }
 
-    /// The server of the group at this place.
-    pub(super) fn server_at(&self, place: Location) -> Address {
+    /// The master at this place.
+    pub(super) fn master_at(&self, place: Location) -> Address {
         self.login.master_at(place)
     }
 
@@ -180,7 +180,7 @@ impl WatchedGroup {
         let told = self.ask_all(limit).await?;
         let newest = newest(&told).ok_or_else(|| NoReply::Unreachable("no Sentinel".into()))?;
         let (place, epoch) = self.newest_of(newest);
-        let master = self.login.master_at(place.clone());
+        let master = self.master_at(place.clone());
         let name = Arc::clone(master.name());
         note_asked(&name);
         let login = master.connect(channel).await;

@@ -24,7 +24,7 @@ use super::node_url::Location;
 use super::outbox::{Item, Outbox};
 use super::packet::Packet;
 use super::routes::{Master, Remainder, Routes};
-use super::seeds::Seeds;
+use super::seeds::{Seeds, is_same_view};
 use super::slot_shares::MoveTarget;
 use super::slots::{SlotRange, UNKNOWN, name_in, redirection};
 use super::wakes::Wakes;
@@ -515,7 +515,7 @@ async fn keep_fresh(routing: Weak<Routing>, is_old: Arc<Notify>) {
                 let told_at = Instant::now();
                 is_old.notified().await;
                 // What the servers tell has not changed since, and does not at once.
-                let is_same = ranges == before && told_at.elapsed() < PAUSE_MAX;
+                let is_same = is_same_view(&ranges, &before) && told_at.elapsed() < PAUSE_MAX;
                 pause = if is_same { PAUSE_MAX.min(pause * 2) } else { REFRESH_MIN };
                 before = ranges;
                 sleep(pause).await;

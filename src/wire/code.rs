@@ -241,9 +241,8 @@ pub fn is_unknown_command(error: &str) -> bool {
 pub fn is_refused_unseen(text: &str) -> bool {
     let word = word_of(text);
     // A request that waits has been seen.
-    word != UNBLOCKED.word
-        && meaning_of(text) == Meaning::Later
-        && SERVER.iter().any(|code| code.word == word)
+    let is_it = |code: &Code| code.word == word && code.meaning == Meaning::Later;
+    word != UNBLOCKED.word && SERVER.iter().any(is_it)
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use lockmod::client::{AcquireError, Locker, LockerBuilder, NodeReport, Vote};
 use crate::cli::{lockmod, start};
 use crate::common::{Flow, PATIENCE, Proxy, Server, start_nodes};
 use crate::{
-    builder, connected, is_held, is_renewed, leases, locker, millis, nodes, refused, until,
+    builder, command_count, connected, is_held, is_renewed, leases, locker, millis, nodes, refused,
+    until,
 };
 
 async fn works(locker: &Locker) {
@@ -662,11 +663,7 @@ async fn a_refused_handshake_is_an_answer_at_once() {
 
 /// How often the server has refused this command before the module saw it.
 pub(crate) fn refused_calls(node: &Server, command: &str) -> u64 {
-    let stats: String = redis::from_redis_value(node.run("INFO commandstats").unwrap()).unwrap();
-    let prefix = format!("cmdstat_{command}:");
-    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_default();
-    let told = line.split(',').find_map(|field| field.strip_prefix("rejected_calls="));
-    told.map_or(0, |count| count.parse().unwrap())
+    command_count(node, command, "rejected_calls").unwrap_or(0)
 }
 
 /// Regression: each attempt of a waiter left a release of nothing behind that was sent ten times a

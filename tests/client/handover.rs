@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use crate::common::{Flow, Proxy, Server};
 use crate::line::another_millisecond;
-use crate::{connected, info, leases, locker, nodes, until};
+use crate::{command_count, connected, info, leases, locker, nodes, until};
 
 /// A wait that outlasts every test.
 const LONG: Duration = Duration::from_secs(60);
@@ -64,12 +64,8 @@ async fn each_gets_it(nodes: &[Server], waiting: Vec<Waiting>, most: Duration) {
 
 /// How often all nodes were asked for a lock.
 fn requests(nodes: &[Server]) -> u64 {
-    let of_node = |node: &Server| {
-        let of = |name| node.info(&format!("cmdstat_{name}"));
-        let stats = of("LOCK.ACQUIRE").or_else(|| of("lock.acquire"))?;
-        stats.strip_prefix("calls=")?.split(',').next()?.parse::<u64>().ok()
-    };
-    nodes.iter().map(|node| of_node(node).expect("it was asked")).sum()
+    let of_node = |node| command_count(node, "LOCK.ACQUIRE", "calls").expect("it was asked");
+    nodes.iter().map(of_node).sum()
 }
 
 fn have_in_line(nodes: &[Server], name: &str, count: i64) -> bool {

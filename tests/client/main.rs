@@ -83,6 +83,14 @@ fn leases(nodes: &[Server], name: &str) -> usize {
     nodes.iter().filter(|node| is_held(node, name)).count()
 }
 
+/// A number that the node counts of this command; `None` if it has never had one.
+fn command_count(node: &Server, command: &str, field: &str) -> Option<u64> {
+    let of = |name: &str| node.info(&format!("cmdstat_{name}"));
+    let counts = of(command).or_else(|| of(&command.to_lowercase()))?;
+    let count = counts.split(',').find_map(|count| count.strip_prefix(field)?.strip_prefix('='));
+    count?.parse().ok()
+}
+
 /// Whether a lease was extended on the node.
 fn is_renewed(node: &Server) -> bool {
     let info = node.run("INFO lockmod").map(redis::from_redis_value::<String>);

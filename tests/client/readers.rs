@@ -9,7 +9,9 @@ use redis::Value;
 use tokio::task::JoinHandle;
 
 use crate::common::{Server, start_nodes};
-use crate::{builder, connected, info, is_held, leases, locker, millis, nodes, until};
+use crate::{
+    builder, command_count, connected, info, is_held, leases, locker, millis, nodes, until,
+};
 
 /// How many readers hold the lock at a node; zero also if a writer does.
 fn readers(node: &Server, name: &str) -> i64 {
@@ -74,11 +76,7 @@ async fn readers_hold_a_lock_together_and_a_writer_holds_it_alone() {
 
 /// How often all nodes were asked to do this.
 fn calls(nodes: &[Server], command: &str) -> u64 {
-    let of_node = |node: &Server| {
-        let stats = node.info(&format!("cmdstat_{command}"))?;
-        stats.strip_prefix("calls=")?.split(',').next()?.parse::<u64>().ok()
-    };
-    nodes.iter().filter_map(of_node).sum()
+    nodes.iter().filter_map(|node| command_count(node, command, "calls")).sum()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
