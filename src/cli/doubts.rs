@@ -11,8 +11,8 @@ use super::failure::{Failure, warn};
 use super::rows;
 use super::values::Name;
 use crate::client::{
-    Excess, FailingMaster, Length, Locker, Misfit, NodeField, NodeInfo, NodeReport, NodeSurvey,
-    ReleaseError, Summary, Support, Survey, UnfitReplica, Vote, listed, place, same_as,
+    Excess, FailingMaster, Length, Locker, Misfit, NodeField, NodeInfo, NodeReport, NodeStatus,
+    NodeSurvey, ReleaseError, Summary, Support, Survey, UnfitReplica, Vote, listed, place, same_as,
 };
 use crate::engine::{Quorum, SLOTS};
 use crate::wire::code;
@@ -422,30 +422,9 @@ pub(super) async fn of_end(
     lease: (&Name, Duration),
     released: Result<(), ReleaseError>,
 ) -> Option<String> {
-    match at_last(locker, released).await {
+    match released {
         Ok(()) => not_told(locker, RESTART).await,
         Err(error) => Some(of_release(locker, lease, error).await.text().to_owned()),
-    }
-}
-
-/// The outcome of a release, after nodes that were hindered have had time to take it.
-pub(super) async fn at_last(
-    locker: &Locker,
-    released: Result<(), ReleaseError>,
-) -> Result<(), ReleaseError> {
-    let is_late = |report: &NodeReport| match &report.vote {
-        Vote::Confirmed | Vote::Unreachable(_) | Vote::TimedOut => true,
-        // `CLUSTERDOWN` after a restart, `BUSY`: it passes.
-        vote @ Vote::Unavailable(_) => !is_replica(vote),
-        _ => false,
-    };
-    match released {
-        Err(ReleaseError::NoQuorum(nodes)) if nodes.iter().all(is_late) => {
-            locker.discharge(&[], [RESTART; 2]).await;
-            let is_done = locker.owing().is_empty();
-            if is_done { Ok(()) } else { Err(ReleaseError::NoQuorum(nodes)) }
-        }
-        released => released,
     }
 }
 
@@ -501,8 +480,25 @@ pub(super) async fn advice(locker: &Locker, reports: &[NodeReport]) -> Vec<Strin
         silent.retain(|text| !told.contains(text));
         told.extend(silent);
     }
-    told.extend(reports.iter().filter_map(without_support));
+    told.extend(reports.iter().filter_map(remedy));
     told
+}
+
+/// What to do about each master whose state does not say it.
+pub(super) fn remedies(survey: &Survey) -> Vec<String> {
+    let told = survey.nodes.iter().flat_map(|node| {
+        let status = node.status.as_ref().ok().filter(|status| status.is_master);
+        let reports: Vec<NodeReport> = match status.and_then(|status| status.slots.as_ref()) {
+            Some(share) => share.failing.iter().map(|master| master.report.clone()).collect(),
+            None => status
+                .and_then(NodeStatus::abstention)
+                .map(|vote| node.report(vote))
+                .into_iter()
+                .collect(),
+        };
+        reports.iter().filter_map(remedy).collect::<Vec<_>>()
+    });
+    told.collect()
 }
 
 /// Whether this is the answer of a node with this code.
@@ -510,11 +506,16 @@ fn says(vote: &Vote, code: &code::Code) -> bool {
     matches!(vote, Vote::Unavailable(text) if code::word_of(text) == code.word)
 }
 
-/// What to do about a master that lacks the support of its replicas.
-fn without_support(report: &NodeReport) -> Option<String> {
-    let is_alone = says(&report.vote, &code::NOAUTHORITY);
-    is_alone.then(|| {
-        let place = rows::shown(report.master.as_ref().unwrap_or(&report.node).as_bytes());
+/// What to do about a master that lacks replicas, by this vote.
+fn remedy(report: &NodeReport) -> Option<String> {
+    let place = rows::shown(report.master.as_ref().unwrap_or(&report.node).as_bytes());
+    if says(&report.vote, &code::NOREPLICAS) {
+        return Some(format!(
+            "fewer replicas are in step with {place} than its min-replicas-to-write: bring them \
+             back, or lower that setting"
+        ));
+    }
+    says(&report.vote, &code::NOAUTHORITY).then(|| {
         format!(
             "replicas must be attached to {place}, which takes some 10 seconds after a start or a \
              failover: if it lasts, {ATTACH} (masterauth); if there are fewer than its \
@@ -526,7 +527,7 @@ fn without_support(report: &NodeReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{LockInfo, NodeFields, NodeStatus, SlotShare};
+    use crate::client::{LockInfo, NodeFields, SlotShare};
 
     /// The URL was named, which leads to all masters.
     #[test]
@@ -534,6 +535,7 @@ mod tests {
         let quarantine = |text: &str| Vote::Quarantined { left: None, text: text.into() };
         let failing = |node: &str, vote| FailingMaster {
             report: NodeReport::new(node.into(), vote),
+            slots: 1,
             status: None,
         };
         let failing = vec![failing("m:1", Vote::TimedOut), failing("m:2", quarantine("x"))];
@@ -616,11 +618,14 @@ mod tests {
     fn what_a_master_without_replicas_needs_is_said_of_the_right_one() {
         let vote = Vote::Unavailable(code::NOAUTHORITY.says("0 of the 1").into());
         let report = NodeReport::new("c:1".into(), vote);
-        let told = without_support(&report).unwrap();
+        let told = remedy(&report).unwrap();
         assert!(told.starts_with("replicas must be attached to c:1, which takes"), "{told}");
         let report = NodeReport { master: Some("m:2".into()), ..report };
-        assert!(without_support(&report).unwrap().contains(" to m:2, "));
-        assert_eq!(without_support(&NodeReport { vote: Vote::TimedOut, ..report }), None);
+        assert!(remedy(&report).unwrap().contains(" to m:2, "));
+        let vote = Vote::Unavailable("NOREPLICAS Not enough good replicas to write.".into());
+        let told = remedy(&NodeReport { vote, ..report.clone() }).unwrap();
+        assert!(told.contains("with m:2 than its min-replicas-to-write: bring"), "{told}");
+        assert_eq!(remedy(&NodeReport { vote: Vote::TimedOut, ..report }), None);
     }
 
     /// The lock was said to be gone, and the second time that nobody knew.

@@ -27,7 +27,7 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
     tokio::select! {
         never = renewals.tell() => match never {},
         signal = signals.next() => {
-            if let Err(error) = doubts::at_last(&locker, guard.release().await).await {
+            if let Err(error) = guard.release_within(doubts::RESTART).await {
                 return Err(doubts::of_release(&locker, lease, error).await);
             }
             let not_told = doubts::not_told(&locker, doubts::RESTART).await;

@@ -69,8 +69,8 @@ pub(super) async fn release(args: Release) -> Result<(), Failure> {
     }
     let locker = args.lock.connection.locker()?;
     let Some(token) = &args.token else { return force_release(&locker, &args.lock).await };
-    let released = locker.release_by_token(&args.lock.name, &token.0).await;
-    match doubts::at_last(&locker, released).await {
+    let name = &args.lock.name.0;
+    match locker.release_by_token_within(name, &token.0, doubts::RESTART).await {
         Ok(()) => {
             print(&args.lock, [("released", Json::Bool(true))], "released")?;
             // Who has never granted the lease is not waited for in vain.

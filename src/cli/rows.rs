@@ -23,6 +23,8 @@ pub(super) const LABELS: usize = 1;
 const OUT_OF_REACH: &str = "fences too high for the other nodes";
 /// Between the parts of a state.
 const BETWEEN: &str = "; ";
+/// The most masters of a Cluster of which a state says what is wrong with them.
+const FAILING_NAMED: usize = 3;
 /// In place of an unknown value.
 const UNKNOWN: &str = "-";
 
@@ -118,14 +120,14 @@ fn state(status: &NodeStatus, too_high: Option<&str>) -> Vec<String> {
         Some(master) => format!("{}: {}", shown(master.report.node.as_bytes()), supported(support)),
         None => supported(support),
     });
-    let failing = first_failing(hidden(status).into_iter());
+    let failing = all_failing(hidden(status).into_iter());
     [Some(grants), failure, support, failing].into_iter().flatten().collect()
 }
 
-/// What is wrong with the first of these masters of a Cluster, and how many more there are.
-fn first_failing<'a>(masters: impl ExactSizeIterator<Item = &'a FailingMaster>) -> Option<String> {
+/// What is wrong with these masters of a Cluster: of the first ones, and how many more there are.
+fn all_failing<'a>(masters: impl ExactSizeIterator<Item = &'a FailingMaster>) -> Option<String> {
     let all = masters.len();
-    (all > 0).then(|| listed(masters.take(1).map(failing).collect(), all, BETWEEN))
+    (all > 0).then(|| listed(masters.take(FAILING_NAMED).map(failing).collect(), all, BETWEEN))
 }
 
 /// Whether a master lacks the support of its replicas; of a Cluster, whether one does.
@@ -165,8 +167,8 @@ fn state_failure(status: &NodeStatus) -> Option<&str> {
     status.fields.text(NodeField::StateFailure).filter(|cause| !cause.is_empty())
 }
 
-/// In how many slots a Cluster, or a server of one, grants locks, and what is wrong with the first
-/// master of the others; `None` if it grants in all or none.
+/// In how many slots a Cluster, or a server of one, grants locks, and what is wrong with the
+/// masters of the others; `None` if it grants in all or none.
 fn in_slots(status: &NodeStatus) -> Option<Vec<String>> {
     let waits_in = status.waits_in().map(|waits| waits.to_string());
     let Some(share) = status.slots.as_ref().filter(|share| share.is_partial()) else {
@@ -178,13 +180,13 @@ fn in_slots(status: &NodeStatus) -> Option<Vec<String>> {
         ([], Some(waits)) => Some(waits),
         ([], None) if share.unknown == 0 => None,
         ([], None) => Some("no master has the others".to_owned()),
-        (masters, _) => first_failing(masters.iter()),
+        (masters, _) => all_failing(masters.iter()),
     };
     Some([Some(grants), rest].into_iter().flatten().collect())
 }
 
 /// What is wrong with one master of a Cluster, as for a server by itself.
-fn failing(FailingMaster { report, status }: &FailingMaster) -> String {
+fn failing(FailingMaster { report, status, .. }: &FailingMaster) -> String {
     match status {
         Some(status) => {
             format!("{}: {}", shown(report.node.as_bytes()), state(status, None).join(BETWEEN))
@@ -596,7 +598,13 @@ mod tests {
         assert_eq!(told(vec![quarantined(), bare()]), one);
         let state = [(NodeField::Granting, "0"), (NodeField::State, "STATEFILE no room")];
         let full = waiting("m:3", 0, state);
-        assert_eq!(told(vec![quarantined(), full.clone(), bare()]), format!("{one}; 1 more"));
+        let both = format!("{one}; m:3: grants nothing: STATEFILE no room");
+        assert_eq!(told(vec![quarantined(), full.clone(), bare()]), both);
+        let many = vec![quarantined(), bare(), full.clone(), bare(), bare()];
+        let larger = ("m:9".into(), 5_462, Err(Vote::TimedOut));
+        let first = "in quarantine for 55s; m:9: timed out; m:2: without the module; ";
+        let told_of = told([many, vec![larger]].concat());
+        assert_eq!(told_of, format!("{first}m:2: without the module; 2 more"));
         let two = "in quarantine for 55s; m:3: grants nothing: STATEFILE no room";
         assert_eq!(told(vec![quarantined(), full]), two);
         let (alone, sound) = (|name| replicated(name, 15, "0"), || replicated("m:4", 7, "1"));

@@ -58,7 +58,7 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
         Ok(code) => {
             job.take_keys_back();
             let signal = hold((&args, &mut job), &guard, until, &mut signals).await;
-            let released = guard.release().await;
+            let released = guard.release_within(doubts::RESTART).await;
             let doubt = doubts::of_end(&locker, args.claim.lease(), released).await;
             drop(mistakes.await);
             doubt.iter().for_each(|text| warn(text, false));

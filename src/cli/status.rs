@@ -30,6 +30,7 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
         doubts::parts_of_clusters(&survey),
         doubts::excess(&survey),
         doubts::missing(&survey),
+        doubts::remedies(&survey),
         doubts::unfit(&unfit),
         doubts::unseen(&survey),
         doubts::dead_ends(&survey, &dead_ends),
@@ -231,9 +232,14 @@ fn slot_fields(status: &NodeStatus) -> Vec<(&'static str, Json)> {
 
 /// In how many of its slots a Cluster grants locks.
 fn share_fields(share: &SlotShare) -> [(&'static str, Json); 4] {
-    let failing = |FailingMaster { report, .. }: &FailingMaster| {
+    let failing = |FailingMaster { report, slots, .. }: &FailingMaster| {
         let error = Json::text(report.vote.to_string());
-        Json::Object(vec![("master", Json::text(&*report.node)), ("error", error)])
+        let slots = Json::Number((*slots).into());
+        Json::Object(vec![
+            ("master", Json::text(&*report.node)),
+            ("error", error),
+            ("slots", slots),
+        ])
     };
     let failing = share.failing.iter().map(failing).collect();
     [

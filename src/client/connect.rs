@@ -467,7 +467,13 @@ fn is_master(role: &Reply) -> Result<(), NoReply> {
             Err(NoReply::NoPermission(text.as_str().into()))
         }
         Reply::List(parts) if parts.first().is_some_and(is_slave) => {
-            Err(NoReply::Unavailable("it is a replica".into()))
+            let master = match &parts[1..] {
+                [Reply::Text(host), Reply::Integer(port), ..] => {
+                    format!(" of {}:{port}", String::from_utf8_lossy(host))
+                }
+                _ => String::new(),
+            };
+            Err(NoReply::Unavailable(format!("it is a replica{master}").into()))
         }
         _ => Ok(()),
     }

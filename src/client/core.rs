@@ -151,14 +151,13 @@ impl Core {
         self.votes(&inbox, read, is_enough).await
     }
 
-    /// Sends `packet` to all nodes and reads a vote from each, for at most the timeout. If a
-    /// connection breaks and the node `is_worth` it, sends the packet to it again. Nodes that are
-    /// not `awaited` have only [`MOMENT`] to answer.
+    /// Sends `packet` to all nodes and waits until each has answered, whatever it says, for at most
+    /// the timeout. If a connection breaks and the node `is_worth` it, sends the packet to it
+    /// again. Nodes that are not `awaited` have only [`MOMENT`] to answer.
     pub(super) async fn insist(
         &self,
         packet: &Packet,
         awaited: NodeSet,
-        read: impl Fn(&Reply) -> Vote,
         is_worth: impl Fn(usize) -> bool,
     ) -> Vec<Vote> {
         let nodes = self.quorum.nodes();
@@ -184,7 +183,7 @@ impl Core {
                 continue;
             };
             let node = arrival.node;
-            let vote = arrival.outcome.map_or_else(Vote::from, |reply| read(&reply));
+            let vote = arrival.outcome.map_or_else(Vote::from, |_| Vote::Confirmed);
             missing = missing.without(NodeSet::of(node));
             if matches!(vote, Vote::Unreachable(_) | Vote::TimedOut) && is_worth(node) {
                 again.insert(node);
@@ -228,7 +227,7 @@ impl Core {
         let report = |(node, vote): (usize, Vote)| {
             let vote = if vote == Vote::TimedOut { self.world.silence(node) } else { vote };
             NodeReport {
-                master: self.world.last_asked(node, name),
+                master: vote.its_master().or_else(|| self.world.last_asked(node, name)),
                 ..NodeReport::new(Arc::clone(&self.world.nodes()[node]), vote)
             }
         };

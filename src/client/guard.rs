@@ -229,8 +229,18 @@ impl Guard {
     /// # Cancellation
     /// The release is sent as soon as the future is first polled, and stays sent.
     pub async fn release(self) -> Result<(), ReleaseError> {
+        self.release_within(Duration::ZERO).await
+    }
+
+    /// The same, but if no quorum has decided within the timeout, nodes that cannot be reached,
+    /// refuse at present, or do not answer, have until `patience` is over.
+    ///
+    /// # Errors
+    /// The same.
+    #[doc(hidden)]
+    pub async fn release_within(self, patience: Duration) -> Result<(), ReleaseError> {
         match Arc::into_inner(self.hold) {
-            Some(hold) => hold.lease.release().await,
+            Some(hold) => hold.lease.release(patience).await,
             None => Ok(()),
         }
     }

@@ -177,6 +177,8 @@ pub struct ReplyTo {
     bad_only: bool,
     /// Whether the reply is a vote: a server has one in a round.
     is_vote: bool,
+    /// Whether the command may be sent again after a reply, and the next one counts instead.
+    is_repeated: bool,
     bell: Option<Arc<Bell>>,
     /// Whether the command goes to one server of several, so that the reply is not a vote.
     is_direct: bool,
@@ -231,7 +233,8 @@ impl Inbox {
     pub(super) fn reply_to(&self, node: usize, request: RequestKind) -> ReplyTo {
         let state = Arc::clone(&self.0);
         let (bad_only, is_vote, is_direct) = (false, true, false);
-        ReplyTo { state, node, request, bad_only, is_vote, bell: None, is_direct, fan: None }
+        let (is_repeated, bell, fan) = (false, None, None);
+        ReplyTo { state, node, request, bad_only, is_vote, is_repeated, bell, is_direct, fan }
     }
 
     /// The same for a command to one server of several; the reply is not a vote.
@@ -243,6 +246,12 @@ impl Inbox {
     /// inbox outlives connections.
     pub(super) fn place_at(&self, node: usize, request: RequestKind) -> ReplyTo {
         ReplyTo { is_vote: false, ..self.reply_to(node, request) }
+    }
+
+    /// The same for a release, which is sent again until the node has carried it out: the last of
+    /// the replies counts.
+    pub(super) fn release_to(&self, node: usize) -> ReplyTo {
+        ReplyTo { is_repeated: true, ..self.reply_to(node, RequestKind::Only) }
     }
 
     /// The same if the reply matters only when it is missing or reports that the ticket is not in
@@ -307,6 +316,23 @@ impl ReplyTo {
         state.is_closed && !state.keeps_sending
     }
 
+    /// Where the next reply goes, if the command is sent again and somebody still waits for it.
+    pub(super) fn next(&self) -> Option<ReplyTo> {
+        let ReplyTo { node, request, bad_only, is_vote, is_repeated, is_direct, .. } = *self;
+        let is_awaited = is_repeated && !lock(&self.state).is_closed;
+        is_awaited.then(|| ReplyTo {
+            state: Arc::clone(&self.state),
+            node,
+            request,
+            bad_only,
+            is_vote,
+            is_repeated,
+            bell: None,
+            is_direct,
+            fan: None,
+        })
+    }
+
     /// The same, but the reply also outdates whatever the node has told the bell before.
     pub(super) fn before(self, bell: Option<&Arc<Bell>>) -> ReplyTo {
         ReplyTo { bell: bell.map(Arc::clone), ..self }
@@ -330,6 +356,7 @@ impl ReplyTo {
             request: self.request,
             bad_only: self.bad_only,
             is_vote: self.is_vote,
+            is_repeated: false,
             bell: None,
             is_direct: true,
             fan: Some(Arc::clone(&fan)),
@@ -373,6 +400,10 @@ impl ReplyTo {
             return;
         }
         let server = server.filter(|_| self.is_vote && !self.is_direct);
+        if self.is_repeated {
+            // It may have been restarted, or replaced, since the last reply.
+            state.servers[self.node] = None;
+        }
         let outcome = match server.map_or(Ok(()), |server| state.note(self.node, server)) {
             Ok(()) => outcome,
             Err(text) => Err(NoReply::Unreachable(text.into())),

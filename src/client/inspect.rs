@@ -13,7 +13,8 @@ use super::inbox::{Inbox, RequestKind};
 use super::locker::Locker;
 use super::packet::Packet;
 use super::printable::Named;
-use super::reading::{error_vote, extend_vote, fence_vote, lock_info, release_vote};
+use super::reading::{error_vote, extend_vote, fence_vote, lock_info};
+use super::releasing::Awaited;
 use super::search::{Locks, Wanted};
 use super::settings::{check_name, check_token};
 use super::slot_shares::receivers;
@@ -90,10 +91,11 @@ impl Locker {
         let inbox = Inbox::new(core.quorum.nodes());
         core.send_all(&Packet::info(name.as_ref()), &inbox, RequestKind::Only);
         let outcomes = core.collect(&inbox, core.settings.plan.timeout, lock_info, |_| false).await;
-        let info = |(node, outcome): (usize, Option<Result<LockInfo, Vote>>)| NodeInfo {
-            node: Arc::clone(&core.world.nodes()[node]),
-            master: core.world.last_asked(node, name.as_ref()),
-            info: outcome.unwrap_or_else(|| Err(core.world.silence(node))),
+        let info = |(node, outcome): (usize, Option<Result<LockInfo, Vote>>)| {
+            let info = outcome.unwrap_or_else(|| Err(core.world.silence(node)));
+            let master = info.as_ref().err().and_then(Vote::its_master);
+            let master = master.or_else(|| core.world.last_asked(node, name.as_ref()));
+            NodeInfo { node: Arc::clone(&core.world.nodes()[node]), master, info }
         };
         outcomes.into_iter().enumerate().map(info).collect()
     }
@@ -131,14 +133,31 @@ impl Locker {
         name: impl AsRef<[u8]>,
         token: &[u8],
     ) -> Result<(), ReleaseError> {
-        check_name(name.as_ref()).map_err(ReleaseError::BadOption)?;
+        self.release_by_token_within(name.as_ref(), token, Duration::ZERO).await
+    }
+
+    /// The same, but if no quorum has decided within the timeout, nodes that cannot be reached,
+    /// refuse at present, or do not answer, have until `patience` is over.
+    ///
+    /// # Errors
+    /// The same.
+    #[doc(hidden)]
+    pub async fn release_by_token_within(
+        &self,
+        name: &[u8],
+        token: &[u8],
+        patience: Duration,
+    ) -> Result<(), ReleaseError> {
+        check_name(name).map_err(ReleaseError::BadOption)?;
         check_token(token).map_err(ReleaseError::BadOption)?;
         let core = self.core();
-        let (ttl, needed) = (core.settings.plan.terms.ttl, core.quorum.needed());
-        let packet = Packet::release(name.as_ref(), token, ttl).of_a_stranger();
-        // Waits for all: the caller wants to see every node.
-        let votes = core.insist(&packet, core.quorum.all(), release_vote, |_| true).await;
-        ReleaseError::check(core.reports(name.as_ref(), votes), needed)
+        let inbox = Inbox::new(core.quorum.nodes());
+        let packet = Packet::release(name, token, core.settings.plan.terms.ttl).of_a_stranger();
+        for node in 0..core.quorum.nodes() {
+            core.world.send(node, &packet, Some(inbox.release_to(node)));
+        }
+        // The caller wants to see every node.
+        core.released(&inbox, name, (Awaited::All, patience)).await
     }
 
     /// Takes the lock `name` from its holders, by deleting it on all nodes: for an operator who

@@ -20,7 +20,8 @@ use super::lease_rules::{LeaseOptions, LeasePlan};
 use super::link::RUNTIME_ENDED;
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::printable::{InShort, Printable};
-use super::reading::{extend_vote, extend_vote_of_one, release_vote};
+use super::reading::{extend_vote, extend_vote_of_one};
+use super::releasing::Awaited;
 use super::vote::{NodeReport, Vote};
 use super::world::{earliest, latest};
 use crate::engine::{
@@ -446,7 +447,7 @@ impl Lease {
                 true => handing.get_or_insert_with(hand_over),
                 false => &plain,
             };
-            let reply_to = inbox.map(|inbox| inbox.reply_to(node, RequestKind::Only));
+            let reply_to = inbox.map(|inbox| inbox.release_to(node));
             self.core.world.send(node, packet, reply_to);
         }
         drop(state);
@@ -467,15 +468,14 @@ impl Lease {
         self.ended.notify_waiters();
     }
 
-    /// Releases the lease, and waits until a quorum has confirmed.
-    pub(super) async fn release(&self) -> Result<(), ReleaseError> {
+    /// Releases the lease, and waits until a quorum has confirmed: for at most the timeout, or
+    /// until `patience` is over if nodes may yet carry it out.
+    pub(super) async fn release(&self, patience: Duration) -> Result<(), ReleaseError> {
         let inbox = Inbox::new(self.core.quorum.nodes());
         if !self.send_release(Some(&inbox)) {
             return Ok(());
         }
-        let needed = self.core.quorum.needed();
-        let votes = self.core.votes(&inbox, release_vote, |confirmed, _| confirmed >= needed).await;
-        ReleaseError::check(self.core.reports(&self.name, votes), needed)
+        self.core.released(&inbox, &self.name, (Awaited::Quorum, patience)).await
     }
 
     /// Stops renewing the lease without releasing it, and returns the validity left.

@@ -490,7 +490,7 @@ impl Connection {
             }
             if item.is_owed {
                 let mut line = shared.line();
-                line.is_put_off = is_put_off;
+                line.is_put_off = !self.put_off.items.is_empty();
                 let answered = usize::from(!is_put_off);
                 line.owed_unanswered = line.owed_unanswered.saturating_sub(answered);
             }

@@ -147,10 +147,9 @@ impl Links {
     /// Cluster are not known, nobody was asked but those who know them.
     pub(super) fn silence(&self, node: usize) -> Vote {
         match (&self.links[node], &self.answering.nodes()[node]) {
-            (NodeLinks::One(link), Destination::Group(group))
-                if link.state().line().master.is_none() =>
-            {
-                Vote::Unreachable(group.silence())
+            (NodeLinks::One(link), Destination::Group(group)) => {
+                let is_known = link.state().line().master.is_some();
+                group.silence(is_known).map_or(Vote::TimedOut, Vote::Unreachable)
             }
             (NodeLinks::Slots(links), Destination::Cluster(seeds))
                 if links.masters().is_empty() =>

@@ -199,7 +199,7 @@ impl Locker {
         let all = self.core.quorum.all();
         let owes = |node| self.core.world.owes(node);
         let ping = Packet::new(&[b"PING"]);
-        let pinged = self.core.insist(&ping, all, |_| Vote::Confirmed, owes);
+        let pinged = self.core.insist(&ping, all, owes);
         // A release that a node puts off is behind the answer to that.
         let (votes, ()) = tokio::join!(pinged, self.discharge(&[], [Duration::ZERO; 2]));
         let nodes = self.core.world.nodes().iter().zip(votes);

@@ -57,6 +57,7 @@ mod printable;
 mod put_off;
 #[doc(hidden)]
 pub mod reading;
+mod releasing;
 mod replicas;
 mod routes;
 mod search;

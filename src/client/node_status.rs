@@ -1,5 +1,6 @@
 //! The status of a node: what its server reports about itself, or the masters of a Cluster do.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,6 +108,7 @@ impl SlotShare {
         };
         self.failing.extend(vote.map(|vote| FailingMaster {
             report: report(&vote),
+            slots,
             status: status.as_ref().ok().cloned(),
         }));
     }
@@ -169,6 +171,8 @@ impl fmt::Display for WaitsIn {
 pub struct FailingMaster {
     /// Which one, and why.
     pub report: NodeReport,
+    /// How many slots it has, as far as is known.
+    pub slots: u16,
     /// Its own status, if it reports one.
     pub status: Option<NodeStatus>,
 }
@@ -269,7 +273,7 @@ impl NodeStatus {
         }
         share.add_moves(moving);
         // The others may only wait to hear one that does not answer.
-        share.failing.sort_by_key(|master| master.status.is_some());
+        share.failing.sort_by_key(|master| (master.status.is_some(), Reverse(master.slots)));
         let mut told = told.into_iter();
         let mut all = told.next().ok_or_else(|| first_failure(&share.silent))?;
         for status in told {

@@ -537,9 +537,9 @@ fn check_place(place: &str) -> Result<(), String> {
     if host.is_empty() {
         return Err("it has no host".to_owned());
     }
-    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    let is_port = |port: &str| is_digits(port) && port.parse::<u16>().is_ok_and(|port| port > 0);
     match port.filter(|port| !port.is_empty() && !is_port(port)) {
-        Some(port) if is_digits(port) => {
+        Some(port) if is_digits(port.trim_start_matches(['+', '-'])) => {
             Err(format!("the port '{port}' is not a number from 1 to 65535"))
         }
         Some(port) if port.contains(';') && port.split([';', ':', '.']).any(is_digits) => {
@@ -571,6 +571,8 @@ mod tests {
             ("Redis://h", "'Redis' is not a scheme for nodes: write it in lower case"),
             ("redis://h:99999", "'99999'"),
             ("redis://h:0", "'0'"),
+            ("redis://h:+7001", "'+7001'"),
+            ("redis+cluster://a,h:-1", "'-1'"),
             ("redis://h:abc", "port is not a number"),
             ("redis://me:s3cret", "user:password@host"),
             ("redis://a, redis://b", "one URL per node"),

@@ -58,12 +58,14 @@ impl Item {
         }
     }
 
-    /// A copy to send again, with no one to answer and without the parts meant for this connection.
+    /// A copy to send again, without the parts meant for this connection. Only the sender of a
+    /// release has its answer.
     pub(super) fn again(&self) -> Item {
         let packet = self.packet.plain().unwrap_or_else(|| self.packet.clone());
         let Item { is_owed, put_off_until, .. } = *self;
         let rank = Rank { is_owed, is_first: false, number: self.number };
-        Item { put_off_until, ..Item::ranked(packet, None, rank) }
+        let next = self.reply_to.as_ref().and_then(ReplyTo::next);
+        Item { put_off_until, ..Item::ranked(packet, next, rank) }
     }
 
     /// The command that goes before one whose slot is moving to the node.
@@ -147,6 +149,13 @@ impl Item {
         self.answer_from(None, outcome);
     }
 
+    /// Tells the sender of a command that may be sent again why it is not answered yet.
+    fn fail(&mut self, failure: &NoReply) {
+        let next = self.reply_to.as_ref().filter(|_| self.is_owed).and_then(ReplyTo::next);
+        self.answer(Err(failure.clone()));
+        self.reply_to = next;
+    }
+
     /// Passes on the answer of this server.
     pub(super) fn answer_from(
         &mut self,
@@ -173,11 +182,11 @@ pub(super) struct Outbox {
     pub(super) items: VecDeque<Item>,
     /// Commands written and not answered.
     pub(super) unanswered: usize,
-    /// Releases written and not answered.
+    /// Releases written and not carried out: not answered, or put off.
     pub(super) owed_unanswered: usize,
     /// Why the node cannot be reached at present.
     pub(super) down: Option<NoReply>,
-    /// Whether the node has just put off a release.
+    /// Whether the node has put off a release that is still to be carried out.
     pub(super) is_put_off: bool,
     /// Where the master of the node's group is, or was when one was asked last.
     pub(super) master: Option<Arc<str>>,
@@ -228,7 +237,7 @@ impl Outbox {
         let refusal = self.refusal(item.is_owed);
         let is_kept = refusal.is_none() || item.is_owed && !self.is_over;
         if let Some(failure) = refusal {
-            item.answer(Err(failure));
+            item.fail(&failure);
         }
         if is_kept {
             self.items.push_back(item);
@@ -259,7 +268,7 @@ impl Outbox {
         (self.unanswered, self.owed_unanswered, self.is_put_off) = (0, 0, false);
         let mut owed = VecDeque::new();
         for mut item in sent {
-            item.answer(Err(failure.clone()));
+            item.fail(failure);
             if item.is_owed {
                 item.strip();
                 owed.push_back(item);
@@ -277,7 +286,7 @@ impl Outbox {
         self.down = Some(failure.clone());
         let mut unsent = HashSet::new();
         self.items.retain_mut(|item| {
-            item.answer(Err(failure.clone()));
+            item.fail(failure);
             item.strip();
             let part = item.packet.part();
             if item.is_first {
@@ -505,6 +514,35 @@ mod tests {
         }
         let most = outbox.asked.claims.len();
         assert!((6_000..20_000).contains(&most), "{most} of the last 62 seconds");
+    }
+
+    /// Regression: only the first answer to a release was told, which may not be the last.
+    #[test]
+    fn whoever_waits_for_a_release_learns_of_each_answer() {
+        use super::super::inbox::{Inbox, RequestKind};
+        let inbox = Inbox::new(1);
+        let told = || inbox.take().map(|arrival| arrival.outcome);
+        let mut outbox = Outbox::default();
+        assert!(outbox.take(&acquire(1), None).is_ok());
+        write(&mut outbox).clear();
+        assert!(outbox.take(&release(1), Some(inbox.release_to(0))).is_ok());
+        let sent = write(&mut outbox);
+        outbox.break_off(sent, &down());
+        assert_eq!(told(), Some(Err(down())));
+        outbox.fail(&down());
+        assert_eq!(told(), Some(Err(down())));
+        let mut item = outbox.items.pop_front().unwrap();
+        let mut again = item.put_off(Instant::now()).unwrap();
+        item.answer(Ok(Reply::Error("BUSY".into())));
+        assert_eq!(told(), Some(Ok(Reply::Error("BUSY".into()))));
+        again.answer(Ok(Reply::Integer(0)));
+        assert_eq!(told(), Some(Ok(Reply::Integer(0))));
+        assert_eq!((told(), again.is_awaited()), (None, false));
+        let once = Item::new(release(1), Some(inbox.reply_to(0, RequestKind::Only)), true);
+        assert!(!once.again().is_awaited());
+        let repeated = Item::new(release(1), Some(inbox.release_to(0)), true);
+        drop(inbox);
+        assert!(!repeated.again().is_awaited(), "nobody waits any more");
     }
 
     #[tokio::test(start_paused = true)]

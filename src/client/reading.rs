@@ -106,10 +106,13 @@ pub fn error_vote(text: &str) -> Vote {
 
 /// What to do about a refusal, if the node's own text is meant only for programs.
 fn in_words(text: &str) -> Option<String> {
-    if let Some(Redirected { is_ask: false, slot, place }) = refusal::read_redirected(text) {
+    if let Some(Redirected { is_ask: false, slot, place }) = refusal::read_redirected(text)
+        && let Some((host, port)) = place.rsplit_once(':')
+        && port.parse::<u16>().is_ok()
+    {
         // It may not know the host, or leave out its own.
-        let place = match place.rsplit_once(':') {
-            Some(("" | "?", port)) => format!("port {port} of one of its servers"),
+        let place = match host {
+            "" | "?" => format!("port {port} of one of its servers"),
             _ => place.to_owned(),
         };
         return Some(format!(
@@ -200,7 +203,9 @@ mod tests {
             let Vote::Refused(text) = error_vote(&format!("MOVED 3999 {place}")) else { panic!() };
             assert!(text.contains(said), "{text}");
         }
-        assert_eq!(error_vote("MOVED"), Vote::Refused("MOVED".into()));
+        for text in ["MOVED", "MOVED 8999 \u{fffd}"] {
+            assert_eq!(error_vote(text), Vote::Refused(text.into()), "no advice from garbage");
+        }
         let refusal = Refusal::BadTtl { given: b"90000000".to_vec(), max: Millis::new(86_400_000) };
         let Vote::Refused(text) = error_vote(&refusal.to_string()) else { panic!() };
         assert_eq!(

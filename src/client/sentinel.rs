@@ -26,6 +26,7 @@ use super::inbox::NoReply;
 use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
 use super::silence::{self, NO_ANSWER, NO_SENTINEL, most_telling};
+use super::vote::ITS_MASTER;
 use crate::wire::code;
 use crate::wire::resp::{Reader, Reply};
 
@@ -53,8 +54,7 @@ pub(super) struct WatchedGroup {
     /// The login of the master, and everything else that does not depend on where it is.
     login: Address,
     hint: Arc<Mutex<Option<Hint>>>,
-    /// Which Sentinels answered when they were asked last, so far.
-    heard: Arc<Mutex<Vec<Arc<str>>>>,
+    heard: Arc<Mutex<Heard>>,
     /// What the Sentinels said that refuse the client.
     refused: Arc<Mutex<HashMap<Arc<str>, Arc<str>>>>,
 }
@@ -68,6 +68,15 @@ struct Hint {
     master: Location,
     epoch: u64,
     ends_at: Instant,
+}
+
+/// What the Sentinels said when they were asked last, so far.
+#[derive(Debug, Default)]
+struct Heard {
+    /// Which of them have answered.
+    names: Vec<Arc<str>>,
+    /// Whether there is no connection to the master since.
+    is_looked_for: bool,
 }
 
 /// A Sentinel's answer about the group.
@@ -128,8 +137,8 @@ impl WatchedGroup {
         self.hint.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn heard(&self) -> MutexGuard<'_, Vec<Arc<str>>> {
-        // Nothing panics while the lock is held, so the names are intact even if it is poisoned.
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        // Nothing panics while the lock is held, so it is intact even if it is poisoned.
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -184,8 +193,9 @@ impl WatchedGroup {
         let name = Arc::clone(master.name());
         note_asked(&name);
         let login = master.connect(channel).await;
-        let login = login.map_err(|failure| failure.at(format_args!("its master {name}")))?;
+        let login = login.map_err(|failure| failure.at(format_args!("{ITS_MASTER}{name}")))?;
         self.hint().take();
+        self.heard().is_looked_for = false;
         let posts: Vec<Post> = told.into_iter().map(|told| told.post).collect();
         let (group, asked) = (Arc::new(self.clone()), FuturesUnordered::new());
         let watch = SwitchWatch { group, master: place, epoch, limit, posts, asked };
@@ -210,6 +220,7 @@ impl WatchedGroup {
     /// than an eighth of the limit: half of the time in which a node has to answer, or a quarter of
     /// a second if that is longer. The rest is for the master.
     async fn ask_all(&self, limit: Duration) -> Result<Vec<SentinelAnswer>, NoReply> {
+        self.heard().is_looked_for = true;
         let asked = self.sentinels.iter().map(|sentinel| self.ask_within(limit, sentinel));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut told, mut failures) = (Vec::new(), Vec::new());
@@ -225,28 +236,36 @@ impl WatchedGroup {
                 Ok(one) => {
                     told.push(one);
                     let names = told.iter().map(|told| Arc::clone(told.post.sentinel.name()));
-                    *self.heard() = names.collect();
+                    self.heard().names = names.collect();
                 }
                 Err(failure) => failures.push(failure),
             }
             if !told.is_empty() {
-                let has_most = told.len() * 2 > self.sentinels.len();
-                let soon = if has_most { Instant::now() + STRAGGLERS } else { enough };
+                let soon =
+                    if self.is_most(told.len()) { Instant::now() + STRAGGLERS } else { enough };
                 let ends_at = time_left.deadline().min(soon);
                 time_left.as_mut().reset(ends_at);
             }
         }
         if told.is_empty() {
-            self.heard().clear();
+            self.heard().names.clear();
             return Err(most_telling(failures, NO_SENTINEL));
         }
         Ok(told)
     }
 
-    /// What is said while the master is not known.
-    pub(super) fn silence(&self) -> Arc<str> {
+    /// What is said while the master is not known, or while it is asked late because most of the
+    /// Sentinels are silent; `None` if it is the master that is silent.
+    pub(super) fn silence(&self, is_known: bool) -> Option<Arc<str>> {
+        let heard = self.heard();
+        let is_late = heard.is_looked_for && !self.is_most(heard.names.len());
         let names = self.sentinels.iter().map(|sentinel| &**sentinel.name());
-        silence::of_sentinels(&names.collect::<Vec<_>>(), &self.heard()).into()
+        let text = || silence::of_sentinels(&names.collect::<Vec<_>>(), &heard.names).into();
+        (!is_known || is_late).then(text)
+    }
+
+    const fn is_most(&self, sentinels: usize) -> bool {
+        sentinels * 2 > self.sentinels.len()
     }
 
     /// Why Sentinels in the URL do not lead to the group.
@@ -571,6 +590,26 @@ mod tests {
         assert_eq!(too_few(two, 3, &[silent()]), "");
         assert!(too_few(two, 2, &[silent()]).starts_with("1 of its 2 "));
         assert_eq!(too_few("redis+sentinel://a/m", 3, &[]), "");
+    }
+
+    /// Regression: of three Sentinels two hung, and the master was said to, which was asked late.
+    #[test]
+    fn a_master_that_is_asked_late_is_not_said_to_be_silent() {
+        let group = group("redis+sentinel://a,b,c/m");
+        let hear = |names: &[&str], is_looked_for| {
+            let names = names.iter().map(|&name| name.into()).collect();
+            *group.heard() = Heard { names, is_looked_for };
+        };
+        hear(&["a:26379"], true);
+        let told = group.silence(true).unwrap();
+        let few = "1 of 3 Sentinels answered in time (not b:26379, c:26379), and ";
+        assert!(told.starts_with(few), "{told}");
+        assert_eq!(group.silence(false).unwrap(), told);
+        hear(&["a:26379"], false);
+        assert_eq!(group.silence(true), None, "there is a connection to the master");
+        hear(&["a:26379", "b:26379"], true);
+        assert_eq!(group.silence(true), None, "it was asked at once");
+        assert!(group.silence(false).is_some());
     }
 
     impl Stream for tokio::io::Empty {}

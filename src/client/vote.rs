@@ -13,6 +13,9 @@ use crate::engine::{Answer, Extension, Fence, Quorum, RaiseAnswer, Stand};
 use crate::wire::code::{self, Meaning};
 use crate::wire::lock_info::LockInfo;
 
+/// How the text of a failure at the master of a group begins; where the master is follows.
+pub(super) const ITS_MASTER: &str = "its master ";
+
 /// One node's answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -280,6 +283,13 @@ impl Vote {
             | Vote::ModuleMissing
             | Vote::WrongType => None,
         }
+    }
+
+    /// The master that this is about, if it is told of one on the way there: by now, another one
+    /// may be asked.
+    pub(super) fn its_master(&self) -> Option<Arc<str>> {
+        let (master, _) = self.reason()?.strip_prefix(ITS_MASTER)?.split_once(": ")?;
+        Some(master.into())
     }
 
     /// Whether something is wrong with the node or with the request, so that people want to know
@@ -605,6 +615,17 @@ mod tests {
         let all = "2 of 2 nodes hold it for ada and 3 other readers for up to 9s more, and 2 \
                    writers wait";
         assert_eq!(said, all);
+    }
+
+    /// Regression: an error was told of one master, and another one was said to have it.
+    #[test]
+    fn a_vote_on_the_way_is_of_the_master_that_it_names() {
+        let of = |text: &str| Vote::Unreachable(text.into()).its_master();
+        let told = of(&format!("{ITS_MASTER}[::1]:7000: connection refused"));
+        assert_eq!(told.as_deref(), Some("[::1]:7000"));
+        assert_eq!(of("connection refused"), None);
+        assert_eq!(of("its master"), None);
+        assert_eq!(Vote::TimedOut.its_master(), None);
     }
 
     #[test]

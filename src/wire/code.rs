@@ -162,6 +162,13 @@ const fn of_kind(kind: RefusalKind) -> Code {
 
 pub(crate) const LOADING: Code =
     code("LOADING", Meaning::Later, "the data set is being loaded", "when it is loaded");
+/// Of the server, about its replicas.
+pub const NOREPLICAS: Code = code(
+    "NOREPLICAS",
+    Meaning::Later,
+    "fewer replicas than `min-replicas-to-write` are in step",
+    "when enough are",
+);
 /// The text with which a replica refuses with [`READONLY`].
 pub const IS_REPLICA: &str = "the server is a replica";
 
@@ -208,12 +215,7 @@ pub const SERVER: [Code; 15] = [
     CLUSTERDOWN,
     MOVED,
     UNBLOCKED,
-    code(
-        "NOREPLICAS",
-        Meaning::Later,
-        "fewer replicas than `min-replicas-to-write` are in step",
-        "when enough are",
-    ),
+    NOREPLICAS,
     code("MISCONF", Meaning::Later, "the last snapshot failed", "when one has succeeded"),
     OOM,
     code("NOPROTO", Meaning::Never, "the server does not speak this version of RESP", "no"),

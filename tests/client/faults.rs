@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lockmod::client::{AcquireError, Locker, LockerBuilder, NodeReport, Vote};
 
-use crate::cli::{lockmod, start};
+use crate::cli::{lockmod, start, text};
 use crate::common::{Flow, PATIENCE, Proxy, Server, start_nodes};
 use crate::{
     builder, command_count, connected, is_held, is_renewed, leases, locker, millis, nodes, refused,
@@ -507,6 +507,41 @@ async fn run_takes_its_release_to_a_node_whose_writes_are_paused() {
     let output = run.wait_with_output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     assert_eq!(leases(&nodes, "a"), 0);
+}
+
+/// Regression: a release that was refused at first counted as done when it was no longer owed,
+/// whatever the node had answered in the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_is_refused_at_first_is_reported_as_it_ends() {
+    let nodes = nodes(1);
+    let refuse = |is_on: u8| {
+        nodes[0].run(&format!("CONFIG SET min-replicas-to-write {is_on}")).unwrap();
+    };
+    let refused = || refused_calls(&nodes[0], "LOCK.RELEASE");
+    nodes[0].run("LOCK.ACQUIRE a other 600000").unwrap();
+    refuse(1);
+    let release = start(lockmod(&nodes, &["release", "a", &"00".repeat(20)]));
+    until("it is refused", || refused() > 0).await;
+    refuse(0);
+    let output = release.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(122), "{output:?}");
+    assert!(output.stdout.is_empty() && leases(&nodes, "a") == 1, "{output:?}");
+
+    let mut command = lockmod(&nodes, &["run", "b", "--ttl", "10m", "--", "cat"]);
+    command.stdin(Stdio::piped());
+    let mut run = start(command);
+    until("it is held", || leases(&nodes, "b") == 1).await;
+    nodes[0].run("DEL b").unwrap();
+    nodes[0].run("LOCK.ACQUIRE b other 600000").unwrap();
+    refuse(1);
+    let before = refused();
+    drop(run.stdin.take());
+    until("it is refused", || refused() > before).await;
+    refuse(0);
+    let output = run.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("had ended before it was released"), "{said}");
+    assert_eq!(leases(&nodes, "b"), 1);
 }
 
 /// Regression: a node that was restarted just after it had granted kept the lease for its ttl.

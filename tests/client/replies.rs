@@ -141,6 +141,8 @@ fn a_master_without_its_replicas_is_reported_with_what_to_do() {
         let said = fails(&alone, args, 121);
         assert!(said.contains("NOAUTHORITY") && said.contains(&advice), "{args:?}: {said}");
     }
+    let said = fails(&alone, &["status"], 121);
+    assert!(said.contains(&advice), "{said}");
     let output = lockmod(&alone, &["info", "job"]).output().unwrap();
     let said = text(&output.stderr);
     assert!(output.status.success() && said.contains(&advice), "{said}");

@@ -1,17 +1,18 @@
 //! A master under Sentinel as one node: the client finds it, follows the group to a new one, and
 //! reports it.
 
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockmod::client::{AcquireError, BuildError, Locker, LockerBuilder, Vote};
 use rustix::process::Signal;
 
-use crate::cli::{RunningNodes, lockmod, nodes_command, signal, text};
+use crate::cli::{RunningNodes, lockmod, nodes_command, signal, start, text};
 use crate::common::{
     Builder, FAILOVER_PATIENCE, GROUP, Group, Port, Sentinel, Server, wait_at_most, wait_until,
 };
-use crate::faults::certificates;
+use crate::faults::{certificates, refused_calls};
 use crate::watch::Exporter;
 use crate::{connected, info, is_held, leases, millis, nodes, refused, until};
 
@@ -179,7 +180,10 @@ async fn the_sentinels_are_asked_again_when_the_server_says_that_it_is_a_replica
     let start = Instant::now();
     loop {
         let error = locker.try_acquire("a").await.unwrap_err();
-        if error.to_string().contains(&format!("{}: it is a replica", server.port())) {
+        let place = |port| format!("127.0.0.1:{port}");
+        let told =
+            format!("{}: it is a replica of {}", place(server.port()), place(elsewhere[0].port()));
+        if error.to_string().contains(&told) {
             break;
         }
         assert!(start.elapsed() < crate::common::PATIENCE, "{error}");
@@ -187,6 +191,26 @@ async fn the_sentinels_are_asked_again_when_the_server_says_that_it_is_a_replica
     server.run("REPLICAOF NO ONE").unwrap();
     let guard = locker.acquire("a").wait(Duration::from_secs(30)).await.unwrap();
     guard.release().await.unwrap();
+}
+
+/// Regression: a release that met a planned failover (`READONLY`) was given up at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_takes_its_release_to_the_next_master_of_its_group() {
+    let group = Group::start(0, Server::builder);
+    let server = &group.servers[0];
+    let mut command = lockmod(&[], &["run", "a", "--ttl", "10m", "--wait", "1m", "--", "cat"]);
+    command.env("LOCKMOD_NODES", group.url()).stdin(Stdio::piped());
+    let mut run = start(command);
+    until("it is held", || is_held(server, "a")).await;
+    server.run("REPLICAOF 127.0.0.1 1").unwrap();
+    drop(run.stdin.take());
+    until("its release is refused", || refused_calls(server, "LOCK.RELEASE") > 0).await;
+    let refused_at = Instant::now();
+    until("more than a moment has passed", || refused_at.elapsed() > Duration::from_secs(1)).await;
+    server.run("REPLICAOF NO ONE").unwrap();
+    let output = run.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert!(!is_held(server, "a"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
