@@ -11,8 +11,9 @@ use super::failure::{Failure, warn};
 use super::rows;
 use super::values::Name;
 use crate::client::{
-    Excess, FailingMaster, Length, Locker, Misfit, NodeField, NodeInfo, NodeReport, NodeStatus,
-    NodeSurvey, ReleaseError, Summary, Support, Survey, UnfitReplica, Vote, listed, place, same_as,
+    Excess, FailingMaster, Length, Locker, Misfit, MissingReplica, NodeField, NodeInfo, NodeReport,
+    NodeStatus, NodeSurvey, ReleaseError, Summary, Support, Survey, UnfitReplica, Vote, listed,
+    place, same_as,
 };
 use crate::engine::{Quorum, SLOTS};
 use crate::wire::code;
@@ -174,7 +175,7 @@ pub(super) fn excess(survey: &Survey) -> Vec<String> {
 }
 
 /// The warning about each master that grants with the support of only some of its replicas.
-pub(super) fn missing(survey: &Survey) -> Vec<String> {
+pub(super) fn lacking(survey: &Survey) -> Vec<String> {
     let told = survey.nodes.iter().filter_map(|node| {
         let status = node.status.as_ref().ok().filter(|status| status.is_master)?;
         let Support { supporters, needed, replicas, .. } = status.support()?;
@@ -192,6 +193,19 @@ pub(super) fn missing(survey: &Survey) -> Vec<String> {
         })
     });
     told.collect()
+}
+
+/// The warning about each replica that should follow a master, and does not.
+pub(super) fn missing(replicas: &[MissingReplica]) -> Vec<String> {
+    let told = |MissingReplica { node, master, replica, reason, .. }: &MissingReplica| {
+        let (place, replica) = (place(node, Some(&**master)), rows::shown(replica.as_bytes()));
+        let reason = match reason {
+            Some(reason) => reason.to_string(),
+            None => "it does not tell this user why".to_owned(),
+        };
+        format!("{place}: {replica} should follow it, and does not: {reason}")
+    };
+    replicas.iter().map(told).collect()
 }
 
 /// The warning about each replica that could not take its master's place as it is.
@@ -527,7 +541,7 @@ fn remedy(report: &NodeReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{LockInfo, NodeFields, SlotShare};
+    use crate::client::{Absence, LockInfo, NodeFields, SlotShare};
 
     /// The URL was named, which leads to all masters.
     #[test]
@@ -580,12 +594,23 @@ mod tests {
             );
             let fields = NodeFields::read(&text);
             let status = NodeStatus { is_master: true, fields, ..NodeStatus::default() };
-            missing(&Survey::of(vec![NodeSurvey::of("c:1", Ok(status))], 1)).concat()
+            lacking(&Survey::of(vec![NodeSurvey::of("c:1", Ok(status))], 1)).concat()
         };
         assert_eq!([told(4), told(1)], ["", ""]);
         let text = "c:1: it has 2 of 4 replicas, and grants nothing if another one is lost: start";
         assert!(told(2).starts_with(text), "{}", told(2));
         assert!(told(3).contains(" if 2 more are lost: "), "{}", told(3));
+    }
+
+    #[test]
+    fn a_replica_that_should_follow_a_master_is_named_with_the_reason() {
+        let told = |reason| {
+            let missing = MissingReplica::of(["s:1/g", "m:1", "r:\n1"], reason);
+            super::missing(&[missing]).concat()
+        };
+        let text = r"s:1/g at m:1: r:\n1 should follow it, and does not: ";
+        assert_eq!(told(Some(Absence::LinkDown)), format!("{text}its link to the master is down"));
+        assert_eq!(told(None), format!("{text}it does not tell this user why"));
     }
 
     /// Regression: it was said to give the master, which was given.

@@ -7,8 +7,8 @@ use super::json::Json;
 use super::rows::{self, LOCK_COLUMNS, LockOrder, NODE_COLUMNS};
 use super::{doubts, out};
 use crate::client::{
-    FailingMaster, LockSurvey, NodeField, NodeStatus, NodeSurvey, ReplicaStatus, SlotMove,
-    SlotShare, Survey, Vote,
+    FailingMaster, LockSurvey, MissingReplica, NodeField, NodeStatus, NodeSurvey, ReplicaStatus,
+    SlotMove, SlotShare, Survey, Vote,
 };
 
 /// The widest cell to which the other cells of its column of locks are padded: names and labels can
@@ -17,10 +17,14 @@ const PADDED_MAX: usize = 60;
 
 pub(super) async fn status(args: Status) -> Result<(), Failure> {
     let locker = args.connection.locker()?;
-    let (survey, dead_ends, unfit) =
-        tokio::join!(locker.survey(args.limit), locker.dead_ends(), locker.unfit_replicas());
+    let (survey, dead_ends, unfit, missing) = tokio::join!(
+        locker.survey(args.limit),
+        locker.dead_ends(),
+        locker.unfit_replicas(),
+        locker.missing_replicas()
+    );
     if args.json {
-        out::line(json(&survey))?;
+        out::line(json(&survey, &missing))?;
     } else {
         out::lines(lines(&survey, out::columns()))?;
     }
@@ -29,7 +33,8 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
         doubts::doubles(&survey),
         doubts::parts_of_clusters(&survey),
         doubts::excess(&survey),
-        doubts::missing(&survey),
+        doubts::lacking(&survey),
+        doubts::missing(&missing),
         doubts::remedies(&survey),
         doubts::unfit(&unfit),
         doubts::unseen(&survey),
@@ -145,8 +150,11 @@ fn left_out(titles: &[String], shown: &[(usize, usize)]) -> Option<String> {
     (!others.is_empty()).then(|| format!("no room for {}", others.join(", ")))
 }
 
-fn json(survey: &Survey) -> Json {
-    let nodes = survey.nodes.iter().map(|node| node_json(survey, node));
+fn json(survey: &Survey, missing: &[MissingReplica]) -> Json {
+    let nodes = survey.nodes.iter().map(|node| {
+        let of_node = missing.iter().filter(|replica| replica.node == node.node);
+        node_json(survey, node, of_node.map(missing_json).collect())
+    });
     let locks = rows::busy_locks(survey, LockOrder::default());
     let locks = locks.into_iter().map(|(name, lock)| lock_json(name, lock));
     Json::Object(vec![
@@ -167,7 +175,7 @@ fn json(survey: &Survey) -> Json {
     ])
 }
 
-fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
+fn node_json(survey: &Survey, node: &NodeSurvey, missing: Vec<Json>) -> Json {
     let mut fields = vec![("node", Json::text(&*node.node))];
     let status = match &node.status {
         Ok(status) => status,
@@ -198,8 +206,7 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
         ]);
     }
     fields.extend(slot_fields(status));
-    let replicas: Vec<Json> = status.replicas.iter().map(replica_json).collect();
-    fields.extend((!replicas.is_empty()).then_some(("replicas", Json::List(replicas))));
+    fields.extend(replica_fields(status, missing));
     // Only for a replica, a group under Sentinel, and a Cluster.
     let (first, more) = (node.masters.first(), node.masters.len() > 1);
     let master = status.master.as_deref().or(first.map(|master| &**master));
@@ -214,6 +221,17 @@ fn silent_fields(node: &NodeSurvey, vote: &Vote) -> Vec<(&'static str, Json)> {
     let error = ("error", Json::text(vote.to_string()));
     let master = node.report(vote.clone()).master;
     [error].into_iter().chain(Json::of_master(master.as_deref())).collect()
+}
+
+/// The replicas of its masters, and those that are missing, if there are any.
+fn replica_fields(
+    status: &NodeStatus,
+    missing: Vec<Json>,
+) -> impl Iterator<Item = (&'static str, Json)> {
+    let replicas: Vec<Json> = status.replicas.iter().map(replica_json).collect();
+    let lists = [("replicas", replicas), ("missing_replicas", missing)];
+    let lists = lists.into_iter().filter(|(_, list)| !list.is_empty());
+    lists.map(|(name, list)| (name, Json::List(list)))
 }
 
 /// How a Cluster, or a server of one, stands in its slots.
@@ -263,6 +281,15 @@ fn replica_json(replica: &ReplicaStatus) -> Json {
     Json::Object(vec![
         ("address", Json::text(&*replica.address)),
         ("lag_bytes", Json::Number(replica.lag_bytes)),
+    ])
+}
+
+fn missing_json(missing: &MissingReplica) -> Json {
+    let reason = missing.reason.as_ref().map(ToString::to_string);
+    Json::Object(vec![
+        ("address", Json::text(&*missing.replica)),
+        ("master", Json::text(&*missing.master)),
+        ("reason", reason.map_or(Json::Null, Json::text)),
     ])
 }
 
@@ -363,7 +390,8 @@ mod tests {
             };
             let survey = of_one(status);
             let shown = format!("\"failed_moves\":{count}");
-            assert!(json(&survey).to_string().contains(&shown), "{}", json(&survey));
+            let shown_json = json(&survey, &[]).to_string();
+            assert!(shown_json.contains(&shown), "{shown_json}");
             lines(&survey, None).concat()
         };
         assert!(!told("0").contains("failed"));

@@ -449,7 +449,7 @@ fn broken(error: io::Error) -> NoReply {
 }
 
 /// The value of this field in a server's INFO.
-fn info_field<'r>(info: &'r Reply, field: &str) -> Option<&'r str> {
+pub(super) fn info_field<'r>(info: &'r Reply, field: &str) -> Option<&'r str> {
     let Reply::Text(text) = info else { return None };
     let text = std::str::from_utf8(text).ok()?;
     text.lines().find_map(|line| line.strip_prefix(field))

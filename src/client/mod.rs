@@ -23,6 +23,7 @@
 
 pub mod blocking;
 
+mod absence;
 mod acquire;
 mod answering;
 mod asking;
@@ -47,6 +48,7 @@ mod links;
 mod locker;
 mod many;
 mod metrics;
+mod missing_replicas;
 mod node_status;
 mod node_url;
 mod outbox;
@@ -81,6 +83,7 @@ pub use crate::wire::lock_info::LockInfo;
 pub use crate::wire::node_info::{NodeField, NodeFields};
 
 pub use self::core::Stats;
+pub use absence::Absence;
 pub use acquire::Acquire;
 #[cfg(feature = "cli")]
 pub(crate) use answering::same_as;
@@ -106,6 +109,7 @@ pub use lease_rules::{LengthUnit, TTL_MIN};
 pub use length::Length;
 pub use locker::Locker;
 pub use many::{AcquireMany, Guards};
+pub use missing_replicas::MissingReplica;
 pub use node_status::{
     Excess, FailingMaster, NodeStatus, ReplicaStatus, SlotMove, SlotShare, Support, WaitsIn,
 };

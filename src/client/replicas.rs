@@ -18,7 +18,7 @@ use super::node_status::{NodeStatus, server_status};
 use super::packet::Packet;
 use super::vote::Vote;
 use crate::wire::node_info::{self, NodeField};
-use crate::wire::resp::Reader;
+use crate::wire::resp::{Reader, Reply};
 
 /// A replica that cannot take the place of its master as that is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl Locker {
 }
 
 /// What servers are asked.
-fn question() -> Packet {
+pub(super) fn question() -> Packet {
     Packet::new(&[b"INFO", node_info::SECTION.as_bytes(), b"replication"])
 }
 
@@ -120,16 +120,34 @@ async fn ask(
     address: &str,
     patience: Duration,
 ) -> Option<Result<NodeStatus, Vote>> {
-    let replica = destination.server_at(host_and_port(address)?);
+    match ask_replica(destination, address, patience).await {
+        // Whom it lets in, it may let do what matters.
+        Ok(reply) => match server_status(reply.as_ref(), None) {
+            Err(Vote::NoPermission(_)) => None,
+            told => Some(told),
+        },
+        Err(failure @ NoReply::NoPermission(_)) => Some(Err(failure.into())),
+        Err(_) => None,
+    }
+}
+
+/// The reply of the replica at this address to the question.
+///
+/// # Errors
+/// Why there is none.
+pub(super) async fn ask_replica(
+    destination: &Destination,
+    address: &str,
+    patience: Duration,
+) -> Result<Option<Reply>, NoReply> {
+    let unknown = || NoReply::Unreachable("its address is not known".into());
+    let replica = destination.server_at(host_and_port(address).ok_or_else(unknown)?);
     let asked = async {
         let mut stream = replica.enter().await?;
         exchange_by(&mut Reader::default(), &mut stream, &[question()]).await
     };
-    match timeout(patience, asked).await.ok()? {
-        Ok(replies) => Some(server_status(replies.first(), None)),
-        Err(failure @ NoReply::NoPermission(_)) => Some(Err(failure.into())),
-        Err(_) => None,
-    }
+    let replies = timeout(patience, asked).await.unwrap_or(Err(NoReply::TimedOut));
+    Ok(replies?.into_iter().next())
 }
 
 /// The host and the port of `host:port`, of which an IPv6 host has no brackets.

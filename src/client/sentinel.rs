@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::rustls;
 
+use super::absence::Expected;
 use super::connect::{Address, Login, NO_PASSWORD_SET, Stream, exchange_by};
 use super::inbox::NoReply;
 use super::node_url::{Location, NodeUrl};
@@ -366,7 +367,17 @@ impl WatchedGroup {
         if let Some(text) = replies[1..].iter().find_map(forbidden) {
             return Err(refusal(text));
         }
-        let place = match replies.first() {
+        let master = self.read_master(replies.first())?;
+        let number = |field: &[u8]| replies.get(1).and_then(|reply| number_in(reply, field));
+        let epoch = number(b"config-epoch").unwrap_or(0);
+        let others = number(b"num-other-sentinels").and_then(|others| others.try_into().ok());
+        let post = Post { sentinel: sentinel.clone(), stream, reader };
+        Ok(SentinelAnswer { master, epoch, others: others.unwrap_or(0), post })
+    }
+
+    /// Reads where a Sentinel says that the master is.
+    fn read_master(&self, reply: Option<&Reply>) -> Result<Location, NoReply> {
+        let place = match reply {
             Some(Reply::List(place)) => place,
             Some(Reply::Nil) => return Err(self.unknown()),
             Some(Reply::Error(text)) => return Err(refusal(text)),
@@ -378,12 +389,40 @@ impl WatchedGroup {
         let host = String::from_utf8_lossy(host).into_owned();
         let port = std::str::from_utf8(port).ok().and_then(|port| port.parse().ok());
         let port = port.ok_or_else(|| NoReply::Garbled("not the port of a master".into()))?;
-        let master = Location::Tcp { host, port, is_tls: self.is_tls };
-        let number = |field: &[u8]| replies.get(1).and_then(|reply| number_in(reply, field));
-        let epoch = number(b"config-epoch").unwrap_or(0);
-        let others = number(b"num-other-sentinels").and_then(|others| others.try_into().ok());
-        let post = Post { sentinel: sentinel.clone(), stream, reader };
-        Ok(SentinelAnswer { master, epoch, others: others.unwrap_or(0), post })
+        Ok(Location::Tcp { host, port, is_tls: self.is_tls })
+    }
+
+    /// The replicas that the Sentinels expect to follow the master of this name. Sentinels that
+    /// name another master, or do not let the user ask, add none.
+    pub(super) async fn expected(&self, patience: Duration, master: &str) -> Vec<Expected> {
+        let asked = self.sentinels.iter().map(|sentinel| {
+            let asked = timeout(patience, self.ask_replicas(sentinel, master));
+            async { asked.await.ok()?.ok() }
+        });
+        let told = join_all(asked).await;
+        Expected::together(told.into_iter().flatten().flatten())
+    }
+
+    /// The replicas that one Sentinel knows; none if it names another master.
+    async fn ask_replicas(
+        &self,
+        sentinel: &Address,
+        master: &str,
+    ) -> Result<Vec<Expected>, NoReply> {
+        let mut stream = sentinel.enter().await?;
+        let group = self.group.as_bytes();
+        let commands = [
+            Packet::new(&[b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", group]),
+            Packet::new(&[b"SENTINEL", b"REPLICAS", group]),
+        ];
+        let replies = exchange_by(&mut Reader::default(), &mut stream, &commands).await?;
+        let named = self.read_master(replies.first())?;
+        match replies.get(1) {
+            Some(Reply::List(replicas)) if named.to_string() == master => {
+                Ok(replicas.iter().filter_map(Expected::at_sentinel).collect())
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 
     fn unknown(&self) -> NoReply {

@@ -602,6 +602,32 @@ fn a_master_without_its_replicas_is_described_in_a_cluster_as_by_itself() {
     assert!(cluster.masters.iter().all(names), "{shown}");
 }
 
+#[test]
+fn replicas_that_a_cluster_expects_and_masters_lack_are_named() {
+    let cluster = Cluster::start(2, || Server::builder().module_arg("max-ttl", 1_000));
+    let mut replicas = cluster.start_replicas(1, || Server::builder().module_arg("max-ttl", 1_000));
+    let status = || {
+        let mut status = lockmod(&[], &["status", "--json"]);
+        let output = status.env("LOCKMOD_NODES", cluster.url()).output().unwrap();
+        (text(&output.stdout), text(&output.stderr))
+    };
+    assert!(!status().0.contains("missing_replicas"));
+    let place = |server: &Server| format!("127.0.0.1:{}", server.port());
+    let places = [place(&replicas[0][0]), place(&replicas[1][0])];
+    replicas[1][0].kill();
+    replicas[0][0].run("CONFIG SET masterauth wrong").unwrap();
+    cluster.masters[0].run("CLIENT KILL TYPE replica").unwrap();
+    let reasons = ["its link to the master is down", "it cannot be reached"];
+    for (index, (place_of, reason)) in places.iter().zip(reasons).enumerate() {
+        let master = place(&cluster.masters[index]);
+        let key = format!(r#"{{"address":"{place_of}","master":"{master}","reason":"{reason}"}}"#);
+        wait_until("it is in the JSON", || status().0.contains(&key));
+        let warning = format!("{master}: {place_of} should follow it, and does not");
+        let said = status().1;
+        assert!(said.contains(&format!("{warning}: {reason}")), "{said}");
+    }
+}
+
 /// Regression: a Cluster of which one master waited in some of its slots counted as granting,
 /// without a time, and no alert fired.
 #[test]

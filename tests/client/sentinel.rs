@@ -1,16 +1,20 @@
 //! A master under Sentinel as one node: the client finds it, follows the group to a new one, and
 //! reports it.
 
+use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockmod::client::{AcquireError, BuildError, Locker, LockerBuilder, Vote};
+use lockmod::client::{
+    Absence, AcquireError, BuildError, Locker, LockerBuilder, MissingReplica, Vote,
+};
 use rustix::process::Signal;
 
 use crate::cli::{RunningNodes, lockmod, nodes_command, signal, start, text};
 use crate::common::{
-    Builder, FAILOVER_PATIENCE, GROUP, Group, Port, Sentinel, Server, wait_at_most, wait_until,
+    Builder, FAILOVER_PATIENCE, GROUP, Group, PATIENCE, Port, Sentinel, Server, wait_at_most,
+    wait_until,
 };
 use crate::faults::{certificates, refused_calls};
 use crate::watch::Exporter;
@@ -456,6 +460,46 @@ fn replicas_that_could_not_take_their_masters_place_are_named() {
     wait_until("it is gone", || !status(&url).contains("its replica"));
     group.servers[0].kill();
     assert!(!status(&url).contains("its replica"));
+}
+
+/// The text, the JSON and the library name them, each with the reason.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_that_should_follow_the_master_and_do_not_are_named() {
+    let mut group = Group::start(3, || server().module_arg("replicas", 3));
+    let (locker, url) = (locker(&group), group.url());
+    let place = |server: &Server| format!("127.0.0.1:{}", server.port());
+    let places: Vec<String> = group.servers.iter().map(place).collect();
+    assert_eq!(locker.missing_replicas().await, []);
+    group.servers[1].kill();
+    let [second, third] = [2, 3].map(|index| &group.servers[index]);
+    second.run("CONFIG SET masterauth wrong").unwrap();
+    group.servers[0].run("CLIENT KILL TYPE replica").unwrap();
+    third.run("REPLICAOF 127.0.0.1 1").unwrap();
+    let reasons = [
+        Absence::Unreachable,
+        Absence::LinkDown,
+        Absence::FollowsAnother("127.0.0.1:1".to_owned()),
+    ];
+    let expected: BTreeMap<&str, Option<&Absence>> =
+        places[1..].iter().map(String::as_str).zip(reasons.iter().map(Some)).collect();
+    let is_told = |missing: &[MissingReplica]| {
+        let told = missing.iter().filter(|one| *one.master == *places[0]);
+        let told = told.map(|one| (&*one.replica, one.reason.as_ref()));
+        told.collect::<BTreeMap<_, _>>() == expected
+    };
+    let start = Instant::now();
+    while !is_told(&locker.missing_replicas().await) {
+        assert!(start.elapsed() < PATIENCE, "{:?}", locker.missing_replicas().await);
+    }
+    let output = lockmod(&[], &["status", "--json"]).env("LOCKMOD_NODES", &url).output().unwrap();
+    for (place, reason) in places[1..].iter().zip(&reasons) {
+        let [json, said] = [&output.stdout, &output.stderr].map(|bytes| text(bytes));
+        let key =
+            format!(r#"{{"address":"{place}","master":"{}","reason":"{reason}"}}"#, places[0]);
+        assert!(json.contains(&key), "{key} in {json}");
+        let warning = format!("at {}: {place} should follow it, and does not", places[0]);
+        assert!(said.contains(&format!("{warning}: {reason}")), "{said}");
+    }
 }
 
 #[test]

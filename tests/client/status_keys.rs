@@ -110,10 +110,14 @@ fn the_keys_of_a_status_are_those_that_are_documented() {
     check(&urls.join(","), &conditions, &mut covered);
 
     let member = || Server::builder().module_arg("max-ttl", 60_000).module_arg("replicas", 2);
-    let group = Group::start(2, || member().module_arg("quarantine", "no"));
+    let mut group = Group::start(2, || member().module_arg("quarantine", "no"));
     acquire(&group.servers[0], "job");
     let conditions = [ANSWERS, LOCKED, "`lockmod.replicas` is set", ATTACHED, ONE_MASTER];
     check(&group.url(), &conditions, &mut covered);
+    group.servers[2].kill();
+    wait_until("it is missed", || printed(&group.url()).contains("missing_replicas"));
+    let missing = [&conditions[..], &["a replica is missing"]].concat();
+    check(&group.url(), &missing, &mut covered);
 
     let part = || Server::builder().config("cluster-require-full-coverage", "no");
     let mut cluster = Cluster::start(3, part);
