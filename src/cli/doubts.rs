@@ -188,7 +188,7 @@ pub(super) fn lacking(survey: &Survey) -> Vec<String> {
         (supporters < replicas).then(|| {
             format!(
                 "{place}: {whose} {supporters} of {replicas} replicas, and grants nothing if \
-                 {lost}: {ATTACH}"
+                 {lost}: {ATTACH}; one that has just followed it counts after 5 seconds"
             )
         })
     });
@@ -414,7 +414,7 @@ pub(super) async fn not_told(locker: &Locker, patience: Duration) -> Option<Stri
     let owing = locker.owing();
     let replicas = match owing.is_empty() {
         true => Vec::new(),
-        false => replicas_of(&locker.survey(0).await),
+        false => listed_replicas(&locker.survey(0).await),
     };
     let owing = owing.iter().filter(|node| !replicas.contains(node));
     let names: Vec<String> = owing.map(|node| rows::shown(node.as_bytes())).collect();
@@ -423,11 +423,14 @@ pub(super) async fn not_told(locker: &Locker, patience: Duration) -> Option<Stri
         .then(|| format!("{text} {}: the lease may stay there until it ends", names.join(", ")))
 }
 
-/// The nodes that are replicas.
-fn replicas_of(survey: &Survey) -> Vec<Arc<str>> {
-    let is_replica =
-        |node: &&NodeSurvey| node.status.as_ref().is_ok_and(|status| !status.is_master);
-    survey.nodes.iter().filter(is_replica).map(|node| Arc::clone(&node.node)).collect()
+/// The nodes that are replicas of another node of the list, which tells them of a release.
+fn listed_replicas(survey: &Survey) -> Vec<Arc<str>> {
+    let is_listed_replica = |node: &&NodeSurvey| {
+        let status = node.status.as_ref().ok().filter(|status| !status.is_master);
+        let master = status.and_then(|status| status.master.as_deref());
+        master.is_some_and(|master| is_listed(survey, last_master(survey, master)))
+    };
+    survey.nodes.iter().filter(is_listed_replica).map(|node| Arc::clone(&node.node)).collect()
 }
 
 /// The warning about the end of a lease, with its ttl.

@@ -18,7 +18,7 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
         waiting::acquire(&locker, (&args.claim, args.wait), &mut signals, args.json).await?;
     if let Err(unprinted) = tell_held(&args, guard.fence()) {
         // Without the output, the user would not know that the lock is held.
-        drop(guard.release().await);
+        drop(guard.release_within(doubts::RESTART).await);
         return Err(unprinted.into());
     }
     drop(doubts::tell_mistakes(&locker, args.json));

@@ -52,13 +52,23 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
         ])
     };
     mistakes.iter().for_each(|text| warn(text, args.json));
-    let Err(unprinted) = printed else { return Ok(()) };
+    match printed {
+        Ok(()) => Ok(()),
+        Err(unprinted) => Err(give_back(&locker, (name, &lease.token), unprinted).await),
+    }
+}
+
+/// Releases a lock whose token was not printed: it is known only here. Returns the failure.
+async fn give_back(
+    locker: &Locker,
+    (name, token): (&Name, &[u8]),
+    unprinted: out::Unprinted,
+) -> Failure {
     let failure = Failure::from(unprinted);
-    // The token is known only here, so only this process can release the lock.
-    Err(match locker.release_by_token(name, &lease.token).await {
+    match locker.release_by_token_within(&name.0, token, doubts::RESTART).await {
         Ok(()) => failure.but("the token was not printed, so the lock was released"),
         Err(error) => failure.but(&format!("the token was not printed, but {error}")),
-    })
+    }
 }
 
 pub(super) async fn release(args: Release) -> Result<(), Failure> {

@@ -99,7 +99,7 @@ fn state(status: &NodeStatus, too_high: Option<&str>) -> Vec<String> {
         return state;
     }
     let support = status.support().filter(|_| status.is_master);
-    let grants = match status.quarantine_left {
+    let grants = match least_left(status) {
         // Its wait has not begun.
         Some(left) if is_alone(status) => format!("grants nothing for at least {}", Length(left)),
         None if is_alone(status) && !status.is_granting() => "grants nothing".to_owned(),
@@ -128,6 +128,15 @@ fn state(status: &NodeStatus, too_high: Option<&str>) -> Vec<String> {
 fn all_failing<'a>(masters: impl ExactSizeIterator<Item = &'a FailingMaster>) -> Option<String> {
     let all = masters.len();
     (all > 0).then(|| listed(masters.take(FAILING_NAMED).map(failing).collect(), all, BETWEEN))
+}
+
+/// How long the node will grant nothing; of a Cluster in which a master lacks its replicas, the
+/// shortest time of a master: no other time is known.
+fn least_left(status: &NodeStatus) -> Option<Duration> {
+    let masters = status.slots.iter().flat_map(|share| &share.failing);
+    let lefts = masters.filter_map(|master| master.status.as_ref()?.quarantine_left);
+    let least = lefts.min().filter(|_| is_alone(status));
+    least.or(status.quarantine_left)
 }
 
 /// Whether a master lacks the support of its replicas; of a Cluster, whether one does.
@@ -610,10 +619,14 @@ mod tests {
         let (alone, sound) = (|name| replicated(name, 15, "0"), || replicated("m:4", 7, "1"));
         let three = "grants nothing for at least 15s; m:5: 0 of 1 replicas support it, and it \
                      needs 1 of them";
+        assert_eq!(told(vec![alone("m:5")]), three);
+        // Regression: the longest time was said to be the shortest.
+        let three = three.replace("15s", "7s");
         assert_eq!(told(vec![sound(), alone("m:5")]), three);
         let four = told(vec![sound(), alone("m:5"), bare()]);
         assert_eq!(four, format!("{three}; m:2: without the module"));
         let both = told(vec![alone("m:5"), alone("m:6")]);
+        let three = three.replace("7s", "15s");
         assert_eq!(both, format!("{three}; m:6: {}", three.replace(" m:5:", "")));
     }
 }

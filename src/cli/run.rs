@@ -50,7 +50,7 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
     let mut job = match start(&args, &guard, watch) {
         Ok(job) => job,
         Err(error) => {
-            drop(guard.release().await);
+            drop(guard.release_within(doubts::RESTART).await);
             return Err(tie::not_started(&args.command[0], &error));
         }
     };

@@ -545,7 +545,7 @@ impl Failed {
 /// that only this request had.)
 fn hear_late(votes: &mut [Option<Vote>], late: Option<Inbox>) {
     let Some(late) = late else { return };
-    while let Some(Arrival { node, request, outcome }) = late.take() {
+    while let Some(Arrival { node, request, outcome, .. }) = late.take() {
         let vote = outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
         let is_vote = request.late().is_some() && !matches!(vote, Vote::Refused(_));
         if is_vote && votes[node].is_none() {

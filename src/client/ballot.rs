@@ -168,7 +168,7 @@ impl<'a, 'w> Ballot<'a, 'w> {
     /// A node has answered the acquire.
     fn note_vote(&mut self, arrival: Arrival) -> Answer {
         let core = self.pending.core;
-        let Arrival { node, request, outcome } = arrival;
+        let Arrival { node, request, outcome, .. } = arrival;
         let mut vote = outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
         if let Some(waiter) = &mut self.waiter {
             vote = waiter.answered(node, vote, request == RequestKind::Acquire);

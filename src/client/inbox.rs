@@ -81,6 +81,9 @@ pub(super) struct Arrival {
     pub(super) node: usize,
     /// Which of the requests of this round.
     pub(super) request: RequestKind,
+    /// Whether the reply to the same request is lost that was sent before, and may have been
+    /// carried out.
+    pub(super) is_in_doubt: bool,
     /// Its reply, or why there is none.
     pub(super) outcome: Result<Reply, NoReply>,
 }
@@ -179,6 +182,8 @@ pub struct ReplyTo {
     is_vote: bool,
     /// Whether the command may be sent again after a reply, and the next one counts instead.
     is_repeated: bool,
+    /// As in [`Arrival`].
+    is_in_doubt: bool,
     bell: Option<Arc<Bell>>,
     /// Whether the command goes to one server of several, so that the reply is not a vote.
     is_direct: bool,
@@ -231,10 +236,18 @@ impl Inbox {
 
     /// Where `node`'s reply to `request` goes.
     pub(super) fn reply_to(&self, node: usize, request: RequestKind) -> ReplyTo {
-        let state = Arc::clone(&self.0);
-        let (bad_only, is_vote, is_direct) = (false, true, false);
-        let (is_repeated, bell, fan) = (false, None, None);
-        ReplyTo { state, node, request, bad_only, is_vote, is_repeated, bell, is_direct, fan }
+        ReplyTo {
+            state: Arc::clone(&self.0),
+            node,
+            request,
+            bad_only: false,
+            is_vote: true,
+            is_repeated: false,
+            is_in_doubt: false,
+            bell: None,
+            is_direct: false,
+            fan: None,
+        }
     }
 
     /// The same for a command to one server of several; the reply is not a vote.
@@ -318,19 +331,18 @@ impl ReplyTo {
 
     /// Where the next reply goes, if the command is sent again and somebody still waits for it.
     pub(super) fn next(&self) -> Option<ReplyTo> {
-        let ReplyTo { node, request, bad_only, is_vote, is_repeated, is_direct, .. } = *self;
-        let is_awaited = is_repeated && !lock(&self.state).is_closed;
+        let is_awaited = self.is_repeated && !lock(&self.state).is_closed;
         is_awaited.then(|| ReplyTo {
             state: Arc::clone(&self.state),
-            node,
-            request,
-            bad_only,
-            is_vote,
-            is_repeated,
             bell: None,
-            is_direct,
             fan: None,
+            ..*self
         })
+    }
+
+    /// Notes that the reply is lost, and the command is sent again.
+    pub(super) const fn lose(&mut self) {
+        self.is_in_doubt = true;
     }
 
     /// The same, but the reply also outdates whatever the node has told the bell before.
@@ -357,6 +369,7 @@ impl ReplyTo {
             bad_only: self.bad_only,
             is_vote: self.is_vote,
             is_repeated: false,
+            is_in_doubt: false,
             bell: None,
             is_direct: true,
             fan: Some(Arc::clone(&fan)),
@@ -408,7 +421,8 @@ impl ReplyTo {
             Ok(()) => outcome,
             Err(text) => Err(NoReply::Unreachable(text.into())),
         };
-        state.arrived.push_back(Arrival { node: self.node, request: self.request, outcome });
+        let ReplyTo { node, request, is_in_doubt, .. } = self;
+        state.arrived.push_back(Arrival { node, request, is_in_doubt, outcome });
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {

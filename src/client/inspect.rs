@@ -14,7 +14,7 @@ use super::locker::Locker;
 use super::packet::Packet;
 use super::printable::Named;
 use super::reading::{error_vote, extend_vote, fence_vote, lock_info};
-use super::releasing::Awaited;
+use super::releasing::Wait;
 use super::search::{Locks, Wanted};
 use super::settings::{check_name, check_token};
 use super::slot_shares::receivers;
@@ -156,8 +156,8 @@ impl Locker {
         for node in 0..core.quorum.nodes() {
             core.world.send(node, &packet, Some(inbox.release_to(node)));
         }
-        // The caller wants to see every node.
-        core.released(&inbox, name, (Awaited::All, patience)).await
+        // The caller wants to see every node, and may come too late.
+        core.released(&inbox, name, Wait { is_for_all: true, patience, is_sure: false }).await
     }
 
     /// Takes the lock `name` from its holders, by deleting it on all nodes: for an operator who

@@ -21,7 +21,7 @@ use super::link::RUNTIME_ENDED;
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::printable::{InShort, Printable};
 use super::reading::{extend_vote, extend_vote_of_one};
-use super::releasing::Awaited;
+use super::releasing::Wait;
 use super::vote::{NodeReport, Vote};
 use super::world::{earliest, latest};
 use crate::engine::{
@@ -62,7 +62,7 @@ struct Upkeep {
     longest: Millis,
     /// The votes on the last round of extensions, if too few confirmed it, or if it showed that the
     /// lock was removed.
-    unconfirmed: Vec<Vote>,
+    unconfirmed: Vec<NodeReport>,
     /// Whether its loss has been counted.
     is_counted: bool,
 }
@@ -314,16 +314,16 @@ impl Lease {
             }
         }
         round.missing = 0;
+        // Told at once: another master may be asked next.
+        let reports = self.core.reports(&self.name, std::mem::take(&mut round.votes));
         let mut state = self.state();
         if !state.renewal.waits_for(round.number) {
             return None;
         }
-        state.unconfirmed.clone_from(&round.votes);
+        state.unconfirmed.clone_from(&reports);
         match state.renewal.time_out(round.number, latest(&self.core.world)) {
             RenewalStep::Lost(ending) => Some(Err(ExtendError::Lost(ending.into()))),
             RenewalStep::Wait | RenewalStep::Failed | RenewalStep::Confirmed { .. } => {
-                let votes = std::mem::take(&mut round.votes);
-                let reports = self.core.reports(&self.name, votes);
                 Some(Err(ExtendError::of(reports, self.core.quorum.needed())))
             }
         }
@@ -342,8 +342,7 @@ impl Lease {
     /// Each node's vote on the last extension, if too few confirmed it, or if it showed that the
     /// lock was removed.
     pub(super) fn unconfirmed(&self) -> Vec<NodeReport> {
-        let votes = self.state().unconfirmed.clone();
-        if votes.is_empty() { Vec::new() } else { self.core.reports(&self.name, votes) }
+        self.state().unconfirmed.clone()
     }
 
     /// Repairs nodes that answer after the quorum, until the round ends.
@@ -379,7 +378,7 @@ impl Lease {
         round.shows_removal |= step == RenewalStep::Lost(Ending::Removed);
         round.votes[arrival.node] = vote;
         if round.shows_removal {
-            state.unconfirmed.clone_from(&round.votes);
+            state.unconfirmed = self.core.reports(&self.name, round.votes.clone());
         }
         step
     }
@@ -472,10 +471,12 @@ impl Lease {
     /// until `patience` is over if nodes may yet carry it out.
     pub(super) async fn release(&self, patience: Duration) -> Result<(), ReleaseError> {
         let inbox = Inbox::new(self.core.quorum.nodes());
+        let is_sure = !self.validity().is_zero();
         if !self.send_release(Some(&inbox)) {
             return Ok(());
         }
-        self.core.released(&inbox, &self.name, (Awaited::Quorum, patience)).await
+        let wait = Wait { is_for_all: false, patience, is_sure };
+        self.core.released(&inbox, &self.name, wait).await
     }
 
     /// Stops renewing the lease without releasing it, and returns the validity left.

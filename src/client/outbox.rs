@@ -122,6 +122,11 @@ impl Item {
         self.reply_to.is_some()
     }
 
+    /// Whether somebody still waits for the answer.
+    fn is_heard(&self) -> bool {
+        self.reply_to.as_ref().is_some_and(|reply_to| !reply_to.is_withdrawn())
+    }
+
     /// Whether it is meant for this particular server.
     pub(super) fn is_direct(&self) -> bool {
         self.reply_to.as_ref().is_some_and(ReplyTo::is_direct)
@@ -269,6 +274,9 @@ impl Outbox {
         let mut owed = VecDeque::new();
         for mut item in sent {
             item.fail(failure);
+            if let Some(reply_to) = &mut item.reply_to {
+                reply_to.lose();
+            }
             if item.is_owed {
                 item.strip();
                 owed.push_back(item);
@@ -306,10 +314,13 @@ impl Outbox {
     }
 
     /// Removes duplicates: a connection that keeps breaking leaves the same release behind each
-    /// time.
+    /// time. Of these, the one counts whose answer somebody waits for.
     fn count_once(&mut self) {
-        let mut seen: HashSet<Arc<[u8]>> = HashSet::new();
-        self.items.retain(|item| !item.is_owed || seen.insert(item.packet.shared()));
+        let heard = self.items.iter().filter(|item| item.is_owed && item.is_heard());
+        let mut seen: HashSet<Arc<[u8]>> = heard.map(|item| item.packet.shared()).collect();
+        let is_left =
+            |item: &Item| !item.is_owed || item.is_heard() || seen.insert(item.packet.shared());
+        self.items.retain(is_left);
     }
 }
 
@@ -536,13 +547,34 @@ mod tests {
         item.answer(Ok(Reply::Error("BUSY".into())));
         assert_eq!(told(), Some(Ok(Reply::Error("BUSY".into()))));
         again.answer(Ok(Reply::Integer(0)));
-        assert_eq!(told(), Some(Ok(Reply::Integer(0))));
+        let last = inbox.take().unwrap();
+        assert_eq!((last.outcome, last.is_in_doubt), (Ok(Reply::Integer(0)), true));
         assert_eq!((told(), again.is_awaited()), (None, false));
         let once = Item::new(release(1), Some(inbox.reply_to(0, RequestKind::Only)), true);
         assert!(!once.again().is_awaited());
         let repeated = Item::new(release(1), Some(inbox.release_to(0)), true);
         drop(inbox);
         assert!(!repeated.again().is_awaited(), "nobody waits any more");
+    }
+
+    /// Regression: the second of two equal releases was dropped without an answer, though nobody
+    /// waited for the first any more.
+    #[test]
+    fn of_equal_releases_the_one_counts_that_is_waited_for() {
+        use super::super::inbox::Inbox;
+        let mut outbox = Outbox::default();
+        let stranger = || release(1).of_a_stranger();
+        let [first, second] = [Inbox::new(1), Inbox::new(1)];
+        outbox.fail(&down());
+        assert!(outbox.take(&stranger(), Some(first.release_to(0))).is_err());
+        drop(first);
+        assert!(outbox.take(&stranger(), Some(second.release_to(0))).is_err());
+        assert!(outbox.take(&stranger(), None).is_err());
+        outbox.fail(&down());
+        assert_eq!(outbox.items.len(), 1);
+        while second.take().is_some() {}
+        outbox.items.pop_front().unwrap().answer(Ok(Reply::Integer(1)));
+        assert_eq!(second.take().unwrap().outcome, Ok(Reply::Integer(1)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,28 +5,32 @@ use std::time::Duration;
 
 use super::core::Core;
 use super::error::ReleaseError;
-use super::inbox::Inbox;
+use super::inbox::{Arrival, Inbox};
 use super::reading::release_vote;
 use super::vote::Vote;
+use crate::engine::NodeSet;
 use crate::wire::code;
 
-/// Which votes are waited for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Awaited {
-    /// Those of a quorum that confirms.
-    Quorum,
-    /// Those of all nodes, within the timeout.
-    All,
+/// What is waited for.
+#[derive(Clone, Copy)]
+pub(super) struct Wait {
+    /// Whether all nodes have the locker's timeout to answer, also when a quorum has confirmed.
+    pub(super) is_for_all: bool,
+    /// If no quorum has decided within the timeout, nodes that cannot be reached, put the release
+    /// off or do not answer have until this is over: they may be restarting, or their writes may be
+    /// paused.
+    pub(super) patience: Duration,
+    /// Whether the lease is known to have stood when it was released. Then a node that has lost it
+    /// since an answer was lost has released it, and perhaps granted the lock to the next in line.
+    pub(super) is_sure: bool,
 }
 
-/// How often it is seen whether a node still owes its vote.
+/// How often it is seen whether a node may still answer: while it owes any release.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 impl Core {
     /// Reads the votes on a release of the lock `name`, which was sent with replies to `inbox`
-    /// ([`Inbox::release_to`]), for at most the locker's timeout. If no quorum has decided by then,
-    /// nodes that cannot be reached, put it off or do not answer have until `patience` is over:
-    /// they may be restarting, or their writes may be paused.
+    /// ([`Inbox::release_to`]).
     ///
     /// # Errors
     /// As [`ReleaseError`] says.
@@ -34,60 +38,77 @@ impl Core {
         &self,
         inbox: &Inbox,
         name: &[u8],
-        (awaited, patience): (Awaited, Duration),
+        wait: Wait,
     ) -> Result<(), ReleaseError> {
         let (needed, timeout) = (self.quorum.needed(), self.settings.plan.timeout);
-        let started_at = self.world.now();
-        let mut votes = self.votes(inbox, release_vote, |confirmed, _| confirmed >= needed).await;
+        let (started_at, mut has_looked) = (self.world.now(), false);
+        let (mut votes, mut answered) = (vec![Vote::TimedOut; self.quorum.nodes()], NodeSet::EMPTY);
         loop {
-            let is_late = |(node, vote): (usize, &Vote)| self.is_late(node, name, vote);
+            let is_late = |(node, vote): (usize, &Vote)| match vote {
+                Vote::Unreachable(_) | Vote::TimedOut => true,
+                // `CLUSTERDOWN` after a restart, `BUSY`: it passes. What was a master may be one
+                // again, and a group has another one soon; any other replica remains one.
+                Vote::Unavailable(text) => {
+                    let is_replica = code::word_of(text) == code::READONLY.word;
+                    !is_replica || wait.is_sure || self.world.master_of(node, name).is_some()
+                }
+                _ => false,
+            };
             let late = votes.iter().enumerate().filter(|vote| is_late(*vote)).count();
-            let for_all =
-                if awaited == Awaited::All && late > 0 { timeout } else { Duration::ZERO };
+            let have_all = answered == self.quorum.all();
+            let is_over = match wait.is_for_all {
+                true => late == 0,
+                false => have_all || count(&votes, |vote| *vote == Vote::Confirmed) >= needed,
+            };
+            let limit = if is_over { Duration::ZERO } else { timeout };
             let is_undecided = is_undecided(&votes, late, needed);
-            let wait = if is_undecided { patience.max(for_all) } else { for_all };
-            let left = wait.saturating_sub(self.world.now().saturating_sub(started_at));
-            let is_owed = (0..votes.len()).any(|node| self.world.owes(node));
+            let limit = if is_undecided { limit.max(wait.patience) } else { limit };
+            let spent = self.world.now().saturating_sub(started_at);
+            let left = limit.saturating_sub(spent);
+            let is_owed = !has_looked || (0..votes.len()).any(|node| self.world.owes(node));
             let mut timer = pin!(self.world.sleep(left.min(LOOK_EVERY)));
             match inbox.next(timer.as_mut()).await {
                 Some(arrival) => {
-                    let vote =
-                        arrival.outcome.map_or_else(Vote::from, |reply| release_vote(&reply));
-                    votes[arrival.node] = vote;
+                    let node = arrival.node;
+                    answered.insert(node);
+                    votes[node] = vote_of(arrival, wait.is_sure);
                 }
-                None if left.is_zero() || !is_owed => break,
-                None => {}
+                // One that was never asked has nothing to release.
+                None if left.is_zero() || !is_owed && (have_all || spent >= timeout) => break,
+                None => has_looked = true,
             }
         }
         ReleaseError::check(self.reports(name, votes), needed)
     }
+}
 
-    /// Whether a node with this vote may yet carry out the release of the lock `name`.
-    fn is_late(&self, node: usize, name: &[u8], vote: &Vote) -> bool {
-        match vote {
-            Vote::Unreachable(_) | Vote::TimedOut => true,
-            // `CLUSTERDOWN` after a restart, `BUSY`: it passes. A group has another master soon; a
-            // server by itself remains a replica.
-            Vote::Unavailable(text) => {
-                let is_replica = code::word_of(text) == code::READONLY.word;
-                !is_replica || self.world.master_of(node, name).is_some()
-            }
-            _ => false,
-        }
+/// The vote in a reply to a release.
+fn vote_of(arrival: Arrival, is_sure: bool) -> Vote {
+    let vote = arrival.outcome.map_or_else(Vote::from, |reply| release_vote(&reply));
+    match vote {
+        Vote::NotHeld | Vote::Held { .. } if arrival.is_in_doubt && is_sure => Vote::Confirmed,
+        vote => vote,
     }
+}
+
+fn count(votes: &[Vote], is: fn(&Vote) -> bool) -> usize {
+    votes.iter().filter(|vote| is(vote)).count()
 }
 
 /// Whether these votes are no outcome yet, and those of the `late` nodes may make one.
 fn is_undecided(votes: &[Vote], late: usize, needed: usize) -> bool {
-    let count = |is: fn(&Vote) -> bool| votes.iter().filter(|vote| is(vote)).count();
-    let gone = count(|vote| matches!(vote, Vote::Confirmed | Vote::NotHeld));
-    let lost = count(|vote| matches!(vote, Vote::Held { .. } | Vote::NotHeld | Vote::WrongType));
-    gone < needed && lost < needed && gone + late >= needed
+    let gone = count(votes, |vote| matches!(vote, Vote::Confirmed | Vote::NotHeld));
+    // Where another holds the lock, the lease is lost.
+    let is_lost = votes.iter().any(|vote| matches!(vote, Vote::Held { .. }))
+        || count(votes, |vote| matches!(vote, Vote::NotHeld | Vote::WrongType)) >= needed;
+    gone < needed && !is_lost && gone + late >= needed
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::inbox::RequestKind;
+    use crate::wire::resp::Reply;
 
     #[test]
     fn a_release_is_waited_for_while_it_may_still_be_confirmed() {
@@ -100,11 +121,27 @@ mod tests {
             (vec![Confirmed, NotHeld, down()], 1, false),
             (vec![NotHeld, NotHeld, down()], 1, false),
             (vec![Vote::HELD, WrongType, down()], 1, false),
-            (vec![Vote::HELD, down(), down()], 2, true),
+            (vec![Vote::HELD, down(), down()], 2, false),
             (vec![refused(), down(), down()], 2, true),
             (vec![refused(), refused(), down()], 1, false),
         ] {
             assert_eq!(is_undecided(&votes, late, votes.len() / 2 + 1), is_open, "{votes:?}");
+        }
+    }
+
+    /// Regression: a release that had been carried out, and whose answer was lost with the
+    /// connection, was taken for the loss of the lease.
+    #[test]
+    fn who_has_lost_a_lease_that_stood_since_an_answer_was_lost_has_released_it() {
+        let vote = |reply, is_in_doubt, is_sure| {
+            let (node, request) = (0, RequestKind::Only);
+            vote_of(Arrival { node, request, is_in_doubt, outcome: Ok(reply) }, is_sure)
+        };
+        for (reply, said) in [(Reply::Nil, Vote::NotHeld), (Reply::Integer(0), Vote::HELD)] {
+            assert_eq!(vote(reply.clone(), true, true), Vote::Confirmed);
+            for (is_in_doubt, is_sure) in [(false, true), (true, false), (false, false)] {
+                assert_eq!(vote(reply.clone(), is_in_doubt, is_sure), said);
+            }
         }
     }
 }

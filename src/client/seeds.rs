@@ -13,7 +13,7 @@ use super::connect::{Address, exchange_by};
 use super::inbox::NoReply;
 use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
-use super::silence::{NO_ANSWER, NOBODY, most_telling, of_servers};
+use super::silence::{NO_ANSWER, NOBODY, Telling, most_telling, of_servers};
 use super::slots::{SlotRange, read_slots};
 use crate::engine::SLOTS;
 use crate::wire::resp::Reader;
@@ -34,6 +34,7 @@ pub(super) struct Seeds {
     is_tls: bool,
     /// The login, and everything else that does not depend on where a server is.
     login: Address,
+    telling: Telling,
 }
 
 /// What servers have told of the slots, each with how many told that.
@@ -82,7 +83,8 @@ impl Seeds {
     pub(super) fn of(url: &NodeUrl) -> Option<Seeds> {
         let Location::Cluster { seeds, is_tls } = &url.place else { return None };
         let (name, places) = (url.place.to_string().into(), seeds.clone());
-        Some(Seeds { name, places, is_tls: *is_tls, login: Address::of(url.clone()) })
+        let (login, telling) = (Address::of(url.clone()), Telling::default());
+        Some(Seeds { name, places, is_tls: *is_tls, login, telling })
     }
 
     /// For people and reports.
@@ -115,7 +117,7 @@ impl Seeds {
     /// What is said while no master is known.
     pub(super) fn silence(&self) -> Arc<str> {
         let names: Vec<String> = self.places.iter().map(Location::to_string).collect();
-        of_servers(&names.iter().map(String::as_str).collect::<Vec<_>>()).into()
+        self.telling.or(of_servers(&names.iter().map(String::as_str).collect::<Vec<_>>()))
     }
 
     /// The master at this place.
@@ -153,7 +155,9 @@ impl Seeds {
                 0 => BETTER_WITHIN,
                 _ => NEXT_AFTER,
             };
-            match timeout(soon, asked.next()).await {
+            let told = timeout(soon, asked.next()).await;
+            told.iter().flatten().for_each(|told| self.telling.note(told));
+            match told {
                 Ok(Some(Ok(view))) => {
                     if views.decide(view) {
                         break;

@@ -2,7 +2,7 @@
 //!
 //! A vote keeps only the text. So whoever wants to know more of it asks here, where it is made.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::inbox::NoReply;
 
@@ -18,6 +18,40 @@ const NONE_OF: &str = ": none of ";
 const FEW_SENTINELS: &str = ", and the client waits a moment for most";
 /// The most Sentinels that are named.
 const NAMED: usize = 4;
+
+/// What a server has said that does not lead to the node, until one does: others may hang.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Telling(Arc<Mutex<Option<Arc<str>>>>);
+
+impl Telling {
+    fn last(&self) -> MutexGuard<'_, Option<Arc<str>>> {
+        // Nothing panics while the lock is held, so it is intact even if it is poisoned.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of an answer, or why there is none.
+    pub(super) fn note<T>(&self, told: &Result<T, NoReply>) {
+        match told {
+            Ok(_) => *self.last() = None,
+            Err(NoReply::Unreachable(_) | NoReply::TimedOut) => {}
+            Err(
+                NoReply::Garbled(text)
+                | NoReply::NoPermission(text)
+                | NoReply::Unavailable(text)
+                | NoReply::Refused(text),
+            ) => *self.last() = Some(Arc::clone(text)),
+        }
+    }
+
+    /// What was said last, or else this of their silence. It is not final: one that has not
+    /// answered yet may lead there.
+    pub(super) fn or(&self, silence: String) -> Arc<str> {
+        match &*self.last() {
+            Some(text) => format!("{text}; no other server answers so far").into(),
+            None => silence.into(),
+        }
+    }
+}
 
 /// Of several reasons, one that needs action; if there is only silence, all of them.
 pub(super) fn most_telling(failures: Vec<NoReply>, silence: &str) -> NoReply {
@@ -93,6 +127,20 @@ mod tests {
         assert_eq!(both, refused);
         let all = most_telling(vec![silent("a"), silent("b")], NO_SENTINEL);
         assert_eq!(all, silent("no Sentinel answers: a; b"));
+    }
+
+    /// Regression: one server refused the password and another hung, and none was said to answer.
+    #[test]
+    fn what_one_server_says_is_not_hidden_by_another_that_hangs() {
+        let told = Telling::default();
+        let said = || told.or("none".to_owned()).to_string();
+        assert_eq!(said(), "none");
+        told.note::<()>(&Err(NoReply::NoPermission("WRONGPASS".into()).at("a:1")));
+        told.note::<()>(&Err(NoReply::TimedOut));
+        assert_eq!(said(), "a:1: WRONGPASS; no other server answers so far");
+        assert!(!is_of_sentinels_in_time(&said()));
+        told.note(&Ok(()));
+        assert_eq!(said(), "none");
     }
 
     /// Regression: it was said that none answers, while one did.

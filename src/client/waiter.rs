@@ -330,7 +330,7 @@ impl<'a> Waiter<'a> {
     }
 
     /// Takes an answer to a command that has put the ticket in line.
-    fn take(&mut self, Arrival { node, outcome, request }: Arrival) {
+    fn take(&mut self, Arrival { node, outcome, request, .. }: Arrival) {
         let (world, (now, random)) = (&*self.core.world, self.moment());
         match outcome {
             Ok(reply) if request != RequestKind::ReleaseIntoLine => {

@@ -8,8 +8,8 @@ use lockmod::client::{AcquireError, Locker, LockerBuilder, NodeReport, Vote};
 use crate::cli::{lockmod, start, text};
 use crate::common::{Flow, PATIENCE, Proxy, Server, start_nodes};
 use crate::{
-    builder, command_count, connected, is_held, is_renewed, leases, locker, millis, nodes, refused,
-    until,
+    builder, command_count, connected, info, is_held, is_renewed, leases, locker, millis, nodes,
+    refused, until,
 };
 
 async fn works(locker: &Locker) {
@@ -542,6 +542,38 @@ async fn a_release_that_is_refused_at_first_is_reported_as_it_ends() {
     let said = text(&output.stderr);
     assert!(output.status.success() && said.contains("had ended before it was released"), "{said}");
     assert_eq!(leases(&nodes, "b"), 1);
+}
+
+/// Regression: the release was sent again, and its own effect was taken for the loss of the lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_whose_answer_is_lost_is_no_loss() {
+    for has_waiter in [false, true] {
+        let nodes = nodes(1);
+        let proxy = Proxy::to(&nodes[0]);
+        let job = |urls: String| {
+            let mut command = lockmod(&[], &["run", "a", "--ttl", "10m", "--", "cat"]);
+            command.env("LOCKMOD_NODES", urls).stdin(Stdio::piped());
+            start(command)
+        };
+        let mut run = job(proxy.url());
+        until("it is held", || leases(&nodes, "a") == 1).await;
+        let waiting = || info(&nodes[0], "a", "waiters") == Some(redis::Value::Int(1));
+        let waiter = has_waiter.then(|| job(nodes[0].url()));
+        until("the other waits", || waiting() == has_waiter).await;
+        proxy.set_replies(Flow::Discard);
+        drop(run.stdin.take());
+        let is_released = || leases(&nodes, "a") == 0 || has_waiter && !waiting();
+        until("it is released", is_released).await;
+        proxy.set_replies(Flow::Pass);
+        proxy.cut();
+        let output = run.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{has_waiter}: {output:?}");
+        if let Some(mut waiter) = waiter {
+            assert_eq!(leases(&nodes, "a"), 1, "it is the other's by now");
+            drop(waiter.stdin.take());
+            assert!(waiter.wait().unwrap().success());
+        }
+    }
 }
 
 /// Regression: a node that was restarted just after it had granted kept the lease for its ttl.
