@@ -535,8 +535,9 @@ fn remedy(report: &NodeReport) -> Option<String> {
     says(&report.vote, &code::NOAUTHORITY).then(|| {
         format!(
             "replicas must be attached to {place}, which takes some 10 seconds after a start or a \
-             failover: if it lasts, {ATTACH} (masterauth); if there are fewer than its \
-             lockmod.replicas, set that to their number; another server may be the master by now"
+             failover: if it lasts, see whether another server is the master by now, {ATTACH} \
+             (masterauth); only if the group was never meant to have as many as its \
+             lockmod.replicas, set that to their number on all servers, and restart them"
         )
     })
 }

@@ -98,11 +98,16 @@ pub(super) async fn release(args: Release) -> Result<(), Failure> {
     }
 }
 
-/// Until when a lease stands that was not released, as far as the nodes tell.
+/// Until when a lease stands that was not released, as far as the nodes tell: until a quorum of
+/// them is free.
 fn still_held(infos: &[NodeInfo]) -> String {
-    let held = infos.iter().filter_map(|node| node.info.as_ref().ok());
-    let held = held.filter(|info| info.state == LockState::Held);
-    match held.filter_map(|info| info.left).max() {
+    let told = infos.iter().filter_map(|node| node.info.as_ref().ok());
+    let left = |info: &LockInfo| info.left.filter(|_| info.state == LockState::Held);
+    let mut lefts: Vec<Option<Duration>> = told.map(left).collect();
+    lefts.sort_unstable();
+    let needed = Quorum::of(infos.len()).map_or(0, Quorum::needed);
+    let free = lefts.get(needed.saturating_sub(1)).or(lefts.last());
+    match free.copied().flatten() {
         Some(left) => {
             let left = Length(left);
             format!("the lock is still held, until its lease ends in {left} or it is released")
@@ -538,5 +543,27 @@ mod tests {
         let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
         let told: Vec<&str> = ["node"].into_iter().chain(lock_info::field_names()).collect();
         assert_eq!(names, told);
+    }
+
+    /// Regression: the longest lease of any node was told, which may be that of somebody else.
+    #[test]
+    fn a_lock_stays_held_until_a_quorum_is_free() {
+        let held = |seconds| {
+            let (state, left) = (LockState::Held, Some(Duration::from_secs(seconds)));
+            Ok(LockInfo { state, left, ..LockInfo::default() })
+        };
+        let (free, silent) = (|| Ok(LockInfo::default()), || Err(Vote::TimedOut));
+        let said = |infos: Vec<Result<LockInfo, Vote>>| {
+            still_held(
+                &infos.into_iter().map(|info| NodeInfo::new("n".into(), info)).collect::<Vec<_>>(),
+            )
+        };
+        assert!(said(vec![held(3), held(90), held(4)]).contains("ends in 4s"));
+        assert!(said(vec![silent(), held(50), held(4)]).contains("ends in 50s"));
+        assert!(said(vec![silent(), silent(), held(9)]).contains("ends in 9s"));
+        assert!(said(vec![held(9)]).contains("ends in 9s"));
+        for infos in [vec![free(), free(), held(9)], vec![silent(), silent(), silent()]] {
+            assert!(said(infos).starts_with("where it was not released"));
+        }
     }
 }

@@ -39,6 +39,9 @@ impl fmt::Display for Absence {
     }
 }
 
+/// So many words has a line of CLUSTER NODES about a server without slots.
+const NODE_WORDS: usize = 8;
+
 /// A replica that should follow a master, as the Sentinels or the Cluster say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Expected {
@@ -79,7 +82,8 @@ impl Expected {
     }
 
     /// The replicas that a master of a Cluster expects, by its reply to CLUSTER NODES, and how they
-    /// name it.
+    /// name it. One that has none after a failover expects the masters that are down and have no
+    /// slots: one of them was its own.
     pub(super) fn in_cluster(reply: Option<&Reply>) -> (Vec<Expected>, Option<String>) {
         let Some(Reply::Text(text)) = reply else { return (Vec::new(), None) };
         let text = String::from_utf8_lossy(text);
@@ -92,14 +96,22 @@ impl Expected {
         };
         let name = own[1].split_once('@').and_then(|(place, _)| place.rsplit_once(':'));
         let name = name.map(|(host, port)| name_of(host, port));
-        let expected = lines.iter().filter(|line| has(line, "slave") && line.get(3) == own.first());
-        let told = expected.filter_map(|line| {
+        let is_down =
+            |line: &[&str]| ["fail", "fail?", "noaddr"].iter().any(|flag| has(line, flag));
+        let is_own = |line: &&Vec<&str>| has(line, "slave") && line.get(3) == own.first();
+        // Whose place it took, and does not tell. That one has no slots, which follow the state.
+        let is_former =
+            |line: &&Vec<&str>| has(line, "master") && is_down(line) && line.len() == NODE_WORDS;
+        let mut expected: Vec<&Vec<&str>> = lines.iter().filter(is_own).collect();
+        if expected.is_empty() {
+            expected = lines.iter().filter(is_former).collect();
+        }
+        let told = expected.into_iter().filter_map(|line| {
             let (id, place) = (*line.first()?, line.get(1)?.split_once('@')?.0);
             // Without an address it has only its id.
             let has_host = place.rsplit_once(':').is_some_and(|(host, _)| !host.is_empty());
             let address = if has_host { place } else { id }.to_owned();
-            let is_down = has(line, "fail") || has(line, "fail?") || has(line, "noaddr");
-            Some(Expected { address, absence: is_down.then_some(Absence::Unreachable) })
+            Some(Expected { address, absence: is_down(line).then_some(Absence::Unreachable) })
         });
         (told.collect(), name)
     }
@@ -182,6 +194,14 @@ mod tests {
         let expected =
             expected.map(|(address, absence)| Expected { address: address.to_owned(), absence });
         assert_eq!(told, (expected.to_vec(), Some("10.0.0.1:7000".to_owned())));
+        // Regression: after a failover nobody was named, and the new master was to blame.
+        let nodes = "aa 10.0.0.1:7000@17000 myself,master - 0 0 2 connected 0-9\n\
+                     bb 10.0.0.2:7001@17001 master,fail - 0 1 1 disconnected\n\
+                     cc 10.0.0.3:7002@17002 master,fail - 0 1 3 disconnected 10-16383\n\
+                     dd 10.0.0.4:7003@17003 master - 0 1 4 connected\n";
+        let down = Some(Absence::Unreachable);
+        let former = Expected { address: "10.0.0.2:7001".to_owned(), absence: down };
+        assert_eq!(Expected::in_cluster(Some(&text(nodes))).0, [former]);
         let denied = Expected::in_cluster(Some(&Reply::Error("NOPERM".into())));
         assert_eq!(denied, (Vec::new(), None));
     }

@@ -83,10 +83,10 @@ impl Locker {
                 Expected::in_cluster(replies.first())
             }
         };
-        let (absent, is_sure) = unattached(expected, &status);
+        let names: Vec<&str> = std::iter::once(&**master).chain(own_name.as_deref()).collect();
+        let (absent, is_sure) = unattached(expected, &names, &status);
         let asked = absent.iter().map(|one| ask_replica(destination, &one.address, timeout));
         let told = join_all(asked).await;
-        let names: Vec<&str> = std::iter::once(&**master).chain(own_name.as_deref()).collect();
         let missing = absent.into_iter().zip(told).filter_map(|(expected, told)| {
             let replica = expected.address.clone();
             let reason = expected.judged(&told, &names, is_sure)?;
@@ -98,15 +98,23 @@ impl Locker {
 }
 
 /// Those that are not attached by the name under which they are expected, and whether no other name
-/// of theirs is: every one that is attached is expected.
-fn unattached(expected: Vec<Expected>, status: &NodeStatus) -> (Vec<Expected>, bool) {
+/// of theirs is: every one that is attached is expected. The master with these names is none of
+/// them: just after a failover, Sentinels still count it among the replicas.
+fn unattached(
+    expected: Vec<Expected>,
+    names: &[&str],
+    status: &NodeStatus,
+) -> (Vec<Expected>, bool) {
     let is = |expected: &Expected, address: &str| expected.address == address;
     let is_expected = |address: &str| expected.iter().any(|one| is(one, address));
     let is_sure = status.replicas.iter().all(|replica| is_expected(&replica.address));
     let is_attached =
         |one: &Expected| status.replicas.iter().any(|replica| is(one, &replica.address));
-    let absent = expected.iter().filter(|one| !is_attached(one)).cloned().collect();
-    (absent, is_sure)
+    let is_named = |one: &Expected| names.iter().any(|name| is(one, name));
+    // One that hangs remains attached for a minute.
+    let is_absent =
+        |one: &&Expected| (!is_attached(one) || one.absence.is_some()) && !is_named(one);
+    (expected.iter().filter(is_absent).cloned().collect(), is_sure)
 }
 
 #[cfg(test)]
@@ -122,12 +130,20 @@ mod tests {
                 |address: &&str| ReplicaStatus { address: (*address).to_owned(), lag_bytes: 0 };
             let replicas = attached.iter().map(replica).collect();
             let status = NodeStatus { replicas, ..NodeStatus::default() };
-            let (absent, is_sure) = unattached(expected.iter().map(one).collect(), &status);
+            let expected = expected.iter().map(one).collect();
+            let (absent, is_sure) = unattached(expected, &["m", "n"], &status);
             (absent.into_iter().map(|one| one.address).collect::<Vec<_>>().concat(), is_sure)
         };
         assert_eq!(told(&["a", "b"], &["b", "a"]), (String::new(), true));
         assert_eq!(told(&["a", "b"], &["b"]), ("a".to_owned(), true));
+        // Regression: a new master was said to lack itself.
+        assert_eq!(told(&["a", "m", "n"], &[]), ("a".to_owned(), true));
         assert_eq!(told(&["a", "b"], &["b", "x"]), ("a".to_owned(), false));
         assert_eq!(told(&[], &["b"]), (String::new(), false));
+        // Regression: nobody was named while a replica hung, which the others see.
+        let hung = Expected { address: "b".to_owned(), absence: Some(Absence::Unreachable) };
+        let replicas = vec![ReplicaStatus { address: "b".to_owned(), lag_bytes: 9 }];
+        let status = NodeStatus { replicas, ..NodeStatus::default() };
+        assert_eq!(unattached(vec![hung.clone()], &[], &status), (vec![hung], true));
     }
 }

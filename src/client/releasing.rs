@@ -27,6 +27,8 @@ pub(super) struct Wait {
 
 /// How often it is seen whether a node may still answer: while it owes any release.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// After so many looks without a debt, nothing more is expected.
+const LOOKS: u8 = 3;
 
 impl Core {
     /// Reads the votes on a release of the lock `name`, which was sent with replies to `inbox`
@@ -41,20 +43,13 @@ impl Core {
         wait: Wait,
     ) -> Result<(), ReleaseError> {
         let (needed, timeout) = (self.quorum.needed(), self.settings.plan.timeout);
-        let (started_at, mut has_looked) = (self.world.now(), false);
+        let (started_at, mut unowed) = (self.world.now(), 0);
         let (mut votes, mut answered) = (vec![Vote::TimedOut; self.quorum.nodes()], NodeSet::EMPTY);
         loop {
-            let is_late = |(node, vote): (usize, &Vote)| match vote {
-                Vote::Unreachable(_) | Vote::TimedOut => true,
-                // `CLUSTERDOWN` after a restart, `BUSY`: it passes. What was a master may be one
-                // again, and a group has another one soon; any other replica remains one.
-                Vote::Unavailable(text) => {
-                    let is_replica = code::word_of(text) == code::READONLY.word;
-                    !is_replica || wait.is_sure || self.world.master_of(node, name).is_some()
-                }
-                _ => false,
-            };
-            let late = votes.iter().enumerate().filter(|vote| is_late(*vote)).count();
+            // What was a master may be one again, and a group has another one soon.
+            let may_change = |node| wait.is_sure || self.world.master_of(node, name).is_some();
+            let is_late = |(node, vote): &(usize, &Vote)| is_late(vote, || may_change(*node));
+            let late = votes.iter().enumerate().filter(is_late).count();
             let have_all = answered == self.quorum.all();
             let is_over = match wait.is_for_all {
                 true => late == 0,
@@ -65,7 +60,6 @@ impl Core {
             let limit = if is_undecided { limit.max(wait.patience) } else { limit };
             let spent = self.world.now().saturating_sub(started_at);
             let left = limit.saturating_sub(spent);
-            let is_owed = !has_looked || (0..votes.len()).any(|node| self.world.owes(node));
             let mut timer = pin!(self.world.sleep(left.min(LOOK_EVERY)));
             match inbox.next(timer.as_mut()).await {
                 Some(arrival) => {
@@ -73,12 +67,26 @@ impl Core {
                     answered.insert(node);
                     votes[node] = vote_of(arrival, wait.is_sure);
                 }
-                // One that was never asked has nothing to release.
-                None if left.is_zero() || !is_owed && (have_all || spent >= timeout) => break,
-                None => has_looked = true,
+                None if left.is_zero() => break,
+                // One that was never asked has nothing to release. What is on its way from one
+                // master to another is not counted for a moment.
+                None if (0..votes.len()).any(|node| self.world.owes(node)) => unowed = 0,
+                None if unowed == LOOKS && (have_all || spent >= timeout) => break,
+                None => unowed = LOOKS.min(unowed + 1),
             }
         }
         ReleaseError::check(self.reports(name, votes), needed)
+    }
+}
+
+/// Whether a node with this vote may yet carry out a release. `may_change`: whether a replica may
+/// be a master soon, or its place taken by one.
+fn is_late(vote: &Vote, may_change: impl Fn() -> bool) -> bool {
+    match vote {
+        Vote::Unreachable(_) | Vote::TimedOut => true,
+        // `CLUSTERDOWN` after a restart, `BUSY`: it passes.
+        Vote::Unavailable(text) => code::word_of(text) != code::READONLY.word || may_change(),
+        _ => false,
     }
 }
 
@@ -98,10 +106,8 @@ fn count(votes: &[Vote], is: fn(&Vote) -> bool) -> usize {
 /// Whether these votes are no outcome yet, and those of the `late` nodes may make one.
 fn is_undecided(votes: &[Vote], late: usize, needed: usize) -> bool {
     let gone = count(votes, |vote| matches!(vote, Vote::Confirmed | Vote::NotHeld));
-    // Where another holds the lock, the lease is lost.
-    let is_lost = votes.iter().any(|vote| matches!(vote, Vote::Held { .. }))
-        || count(votes, |vote| matches!(vote, Vote::NotHeld | Vote::WrongType)) >= needed;
-    gone < needed && !is_lost && gone + late >= needed
+    let is_lost = |vote: &Vote| matches!(vote, Vote::Held { .. } | Vote::NotHeld | Vote::WrongType);
+    gone < needed && count(votes, is_lost) < needed && gone + late >= needed
 }
 
 #[cfg(test)]
@@ -121,11 +127,29 @@ mod tests {
             (vec![Confirmed, NotHeld, down()], 1, false),
             (vec![NotHeld, NotHeld, down()], 1, false),
             (vec![Vote::HELD, WrongType, down()], 1, false),
-            (vec![Vote::HELD, down(), down()], 2, false),
+            // Another's lease at one node leaves room for the own one at the others.
+            (vec![Vote::HELD, down(), down()], 2, true),
             (vec![refused(), down(), down()], 2, true),
             (vec![refused(), refused(), down()], 1, false),
         ] {
             assert_eq!(is_undecided(&votes, late, votes.len() / 2 + 1), is_open, "{votes:?}");
+        }
+    }
+
+    #[test]
+    fn who_may_serve_soon_is_late() {
+        let unavailable = |text: &str| Vote::Unavailable(text.into());
+        for (vote, if_it_may_change, else_it_is) in [
+            (Vote::TimedOut, true, true),
+            (Vote::Unreachable("x".into()), true, true),
+            (unavailable("CLUSTERDOWN x"), true, true),
+            (unavailable("READONLY x"), true, false),
+            (Vote::NoPermission("NOPERM".into()), false, false),
+            (Vote::NotHeld, false, false),
+            (Vote::Confirmed, false, false),
+        ] {
+            assert_eq!(is_late(&vote, || true), if_it_may_change, "{vote:?}");
+            assert_eq!(is_late(&vote, || false), else_it_is, "{vote:?}");
         }
     }
 

@@ -377,6 +377,11 @@ async fn a_replica_that_takes_over_is_found() {
     let guard = locker.acquire("res").wait(Duration::from_secs(60)).await.unwrap();
     assert!(guard.fence() > fence && is_held(replica, "res"));
     guard.release().await.unwrap();
+    // Its own former master is to be started, which is a replica nowhere.
+    let place = |server: &Server| format!("127.0.0.1:{}", server.port());
+    let missing = locker.missing_replicas().await;
+    let told = missing.iter().map(|one| [&*one.master, &*one.replica]).collect::<Vec<_>>();
+    assert_eq!(told, [[place(replica), place(&cluster.masters[owner])]], "{missing:?}");
 }
 
 /// Regression: the first server that answered was followed, whatever it had.

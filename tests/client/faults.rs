@@ -544,6 +544,32 @@ async fn a_release_that_is_refused_at_first_is_reported_as_it_ends() {
     assert_eq!(leases(&nodes, "b"), 1);
 }
 
+/// Regression: a lease of another at one node ended the wait for the others, so that one missed
+/// release led to the next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_is_waited_for_although_another_has_the_lock_at_one_node() {
+    let nodes = nodes(3);
+    nodes[0].run("LOCK.ACQUIRE a stale 600000").unwrap();
+    let mut command = lockmod(&nodes, &["run", "a", "--ttl", "10m", "--", "cat"]);
+    command.stdin(Stdio::piped());
+    let mut run = start(command);
+    until("it is held", || leases(&nodes[1..], "a") == 2).await;
+    let refuse = |is_on: u8| {
+        let command = format!("CONFIG SET min-replicas-to-write {is_on}");
+        nodes[1..].iter().for_each(|node| drop(node.run(&command).unwrap()));
+    };
+    refuse(1);
+    drop(run.stdin.take());
+    let is_refused = |node| refused_calls(node, "LOCK.RELEASE") > 0;
+    until("both have refused it", || nodes[1..].iter().all(is_refused)).await;
+    let refused_at = Instant::now();
+    until("a moment has passed", || refused_at.elapsed() > Duration::from_millis(300)).await;
+    refuse(0);
+    let output = run.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert_eq!([leases(&nodes[..1], "a"), leases(&nodes[1..], "a")], [1, 0]);
+}
+
 /// Regression: the release was sent again, and its own effect was taken for the loss of the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_answer_is_lost_is_no_loss() {
