@@ -6,6 +6,7 @@ use std::fmt;
 
 use super::connect::info_field;
 use super::inbox::NoReply;
+use super::node_url::Location;
 use super::printable::Printable;
 use crate::wire::resp::Reply;
 
@@ -158,10 +159,8 @@ fn own_account(info: &Reply, masters: &[&str], is_sure: bool) -> Option<Absence>
 
 /// The name of a master at this place.
 fn name_of(host: &str, port: &str) -> String {
-    match host.contains(':') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
-    }
+    let (host, port) = (host.to_owned(), port.parse().unwrap_or_default());
+    Location::Tcp { host, port, is_tls: false }.to_string()
 }
 
 #[cfg(test)]

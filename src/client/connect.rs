@@ -469,7 +469,9 @@ fn is_master(role: &Reply) -> Result<(), NoReply> {
         Reply::List(parts) if parts.first().is_some_and(is_slave) => {
             let master = match &parts[1..] {
                 [Reply::Text(host), Reply::Integer(port), ..] => {
-                    format!(" of {}:{port}", String::from_utf8_lossy(host))
+                    let host = String::from_utf8_lossy(host).into_owned();
+                    let port = u16::try_from(*port).unwrap_or_default();
+                    format!(" of {}", Location::Tcp { host, port, is_tls: false })
                 }
                 _ => String::new(),
             };

@@ -227,11 +227,17 @@ impl Core {
         let report = |(node, vote): (usize, Vote)| {
             let vote = if vote == Vote::TimedOut { self.world.silence(node) } else { vote };
             NodeReport {
-                master: vote.its_master().or_else(|| self.world.last_asked(node, name)),
+                master: self.voter(node, name, Some(&vote)),
                 ..NodeReport::new(Arc::clone(&self.world.nodes()[node]), vote)
             }
         };
         votes.into_iter().enumerate().map(report).collect()
+    }
+
+    /// Which master has given a vote about the lock `name`, or an answer that is none, if that is
+    /// known: the one that the vote names, or that was asked last.
+    pub(super) fn voter(&self, node: usize, name: &[u8], vote: Option<&Vote>) -> Option<Arc<str>> {
+        vote.and_then(Vote::its_master).or_else(|| self.world.last_asked(node, name))
     }
 }
 

@@ -226,7 +226,7 @@ impl std::error::Error for ExtendError {}
 pub enum ReleaseError {
     /// A quorum of nodes no longer had the lease: it had ended before, and another may have held
     /// the lock since. (Or connections broke before the answers came, and the same release, sent
-    /// again, found nothing left: nobody can tell the two apart.)
+    /// again, found nothing left: by its token alone, nobody can tell the two apart.)
     NotHeld(Vec<NodeReport>),
     /// Too few nodes answered. Those that come back within the ttl receive the release then; on the
     /// others the lease runs out.

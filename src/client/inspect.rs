@@ -93,8 +93,7 @@ impl Locker {
         let outcomes = core.collect(&inbox, core.settings.plan.timeout, lock_info, |_| false).await;
         let info = |(node, outcome): (usize, Option<Result<LockInfo, Vote>>)| {
             let info = outcome.unwrap_or_else(|| Err(core.world.silence(node)));
-            let master = info.as_ref().err().and_then(Vote::its_master);
-            let master = master.or_else(|| core.world.last_asked(node, name.as_ref()));
+            let master = core.voter(node, name.as_ref(), info.as_ref().err());
             NodeInfo { node: Arc::clone(&core.world.nodes()[node]), master, info }
         };
         outcomes.into_iter().enumerate().map(info).collect()
